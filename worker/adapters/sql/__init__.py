@@ -1,0 +1,1 @@
+"""The SQL store: SQLAlchemy Core on SQLite and PostgreSQL, one schema."""

@@ -1,0 +1,308 @@
+"""Rows as the run store takes and gives them. Plain data: no payload in here is readable, no field holds content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus, TerminationReason
+
+__all__ = [
+    "Append",
+    "AuditRow",
+    "Claimed",
+    "Commit",
+    "CommitStatus",
+    "Document",
+    "Due",
+    "EntryRow",
+    "ExposureWrite",
+    "InboxRow",
+    "NewRun",
+    "Renewal",
+    "RunFilter",
+    "RunRow",
+    "SourceRow",
+    "StoredAnswer",
+]
+
+
+class Due(StrEnum):
+    """When somebody may act on the run next."""
+
+    LEASE = "lease"  # it stays with its segment: due when the lease ends
+    NOW = "now"
+    DELAY = "delay"  # after `Append.delay_s`
+    EXPIRY = "expiry"  # when its question expires; never, when that is never
+    NEVER = "never"
+
+
+class CommitStatus(StrEnum):
+    """What became of an append."""
+
+    COMMITTED = "committed"
+    LOST = "lost"  # the token or the sequence no longer holds: another segment owns the run
+    CANCELLED = "cancelled"  # somebody cancelled the run; nothing was written, only a closing append may follow
+    POLICY_MOVED = "policy_moved"  # the catalogue's version is another; nothing was written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRow:
+    """One journal row. `meta` is JSON without content; `prev` is the chain's value before this entry.
+
+    `at` and `token` are filled when read.
+    """
+
+    seq: int
+    kind: str
+    segment: int
+    policy: int
+    prev: bytes
+    meta: str
+    payload: bytes
+    at: float = 0.0
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A sealed document of a run: kind `request`, `state` (the last snapshot) or `base` (where a requeued run began).
+
+    `seq` is the last journal entry that a snapshot includes.
+    """
+
+    kind: str
+    version: int
+    seq: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRow:
+    """A carried source, in the clear for inbox verdicts and impact."""
+
+    kind: str
+    uid: int
+    name: str
+    origin: str
+    seen: str | None
+    text_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposureWrite:
+    """Source text and a provider: upserted by (run, kind, uid, data_class, provider, model, zone).
+
+    `sends` is added (0 for an answer to an earlier send); a state only ever rises possible → failed → answered, except
+    that a new send makes nothing worse: see the store's statement.
+    """
+
+    kind: str
+    uid: int
+    identifier: str
+    origin: str
+    data_class: str | None
+    provider_uid: int
+    provider: str
+    model: str
+    zone: str
+    mode: str
+    state: ExposureState
+    sends: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One row of the audit; every field is a name, a class or a stable word."""
+
+    decision: str
+    actor: str
+    via: str
+    run: str | None = None
+    mode: str | None = None
+    source: str | None = None
+    data_class: str | None = None
+    zone: str | None = None
+    ceiling: str | None = None
+    provider: str | None = None
+    configuration: str | None = None
+    tool: str | None = None
+    detail: str | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One step of one run, committed whole or not at all.
+
+    Shape: `entries` continue at `first` without a gap; guarded by (run_uid, token, seq = first - 1). `policy` None =
+    needs no version check. `closing` = may also land on a cancelled run whose token is still this one, which keeps the
+    status cancelled. `release` gives up token and lease. `question*` replace the row's question. `folded` is the
+    question whose inbox row is consumed by entry `folded_seq`. `expires_in_s` None keeps the stored expiry while the
+    question stays the same (`keep_expiry`), else there is none. `blocked` is JSON without content. `counts` False =
+    this segment was no attempt (drain).
+    """
+
+    run_uid: int
+    token: str
+    first: int
+    entries: tuple[EntryRow, ...]
+    head: bytes
+    policy: int | None
+    status: RunStatus
+    due: Due
+    delay_s: float = 0.0
+    release: bool = False
+    closing: bool = False
+    counts: bool = True
+    cause: str | None = None
+    question: str | None = None
+    question_kind: QuestionKind | None = None
+    question_number: int | None = None
+    expires_in_s: float | None = None
+    keep_expiry: bool = False
+    blocked: str | None = None
+    reason: TerminationReason | None = None
+    rounds: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    high_water: str | None = None
+    documents: tuple[Document, ...] = ()
+    sources: tuple[SourceRow, ...] = ()
+    exposures: tuple[ExposureWrite, ...] = ()
+    audits: tuple[AuditRow, ...] = ()
+    folded: str | None = None
+    folded_seq: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload, for cutting batches."""
+        return sum(len(e.payload) for e in self.entries) + sum(len(d.payload) for d in self.documents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What became of an append; `policy` is the version that was found when it was POLICY_MOVED."""
+
+    status: CommitStatus
+    policy: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run's first row. With `idempotency` (keyed hash of the key) a second one of the same owner is not written.
+
+    `body` is a keyed hash of what was asked. `claim` = the row is written as running under this token and holder, for a
+    synchronous run; else it is queued and due now.
+    """
+
+    uuid: str
+    owner: str
+    origin: Origin
+    configuration_uid: int
+    configuration: str
+    wrapped_key: bytes
+    key_id: str
+    doc_version: int
+    documents: tuple[Document, ...]
+    cause: str
+    head: bytes
+    idempotency: str | None = None
+    body: str | None = None
+    lineage_run: str | None = None
+    lineage_at: int | None = None
+    claim_token: str | None = None
+    claim_holder: str | None = None
+    lease_s: float = 0.0
+    sources: tuple[SourceRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """The hot row as read. Content-free."""
+
+    uid: int
+    uuid: str
+    status: RunStatus
+    seq: int
+    head: bytes
+    owner: str
+    origin: Origin
+    configuration_uid: int
+    configuration: str
+    wrapped_key: bytes
+    key_id: str
+    doc_version: int
+    segment: int
+    attempts: int
+    created_at: float
+    updated_at: float
+    token: str | None = None
+    holder: str | None = None
+    due_at: float | None = None
+    cause: str | None = None
+    question: str | None = None
+    question_kind: QuestionKind | None = None
+    question_number: int | None = None
+    expires_at: float | None = None
+    answered_by: str | None = None
+    blocked: str | None = None
+    reason: TerminationReason | None = None
+    rounds: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    high_water: str | None = None
+    body: str | None = None
+    lineage_run: str | None = None
+    lineage_at: int | None = None
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A run that this process now holds. `was` is the status before; `expired` says its open question ran out."""
+
+    row: RunRow
+    token: str
+    was: RunStatus
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """Answer to a heartbeat for one run."""
+
+    run_uid: int
+    held: bool
+    cancelled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRow:
+    """An answer that waits for the next segment, sealed."""
+
+    question: str
+    kind: str
+    decided_by: str
+    via: str
+    payload: bytes
+    consumed_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswer:
+    """Whether an answer was stored. `problem` is None when it was, else not_waiting, stale, expired or answered."""
+
+    problem: str | None = None
+    decided_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """What to list: newest first. `limit` None = all. `dead` = failed runs that a person may requeue."""
+
+    statuses: tuple[RunStatus, ...] = ()
+    since: float | None = None
+    owner: str | None = None
+    limit: int | None = None
+    dead: bool = False
