@@ -176,7 +176,7 @@ class SuspendedRunState(_Part, frozen=True, kw_only=True):
     phase: Phase
     seed: Nonce
     owner: Actor
-    configuration: Uid
+    configuration: _Count
     allowed_tool_names: tuple[str, ...] | None
     options: ModelOptions
     forced_snippet_uids: tuple[Uid, ...]

@@ -184,10 +184,11 @@ class SourceOrigin(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why a source does not count: switched off, or no living record."""
+    """Why a source does not count: switched off, no living record, or no room in the skill block."""
 
     DEACTIVATED = "deactivated"
     GONE = "gone"
+    OVER_BUDGET = "over_budget"
 
 
 class DroppedWhen(StrEnum):

@@ -1,0 +1,336 @@
+"""Transitions of a run that works: starting, resuming, and what models and tools answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from codec.commands import Preview, Suspend
+from codec.decisions import Decision
+from codec.events import (
+    ModelFailed,
+    ModelReplied,
+    PolicyReplaced,
+    Previewed,
+    RunResumed,
+    RunStarted,
+    ToolFailed,
+    ToolReturned,
+)
+from codec.facts import Facts
+from codec.suspended import STATE_VERSION, Blocked, Call, CallPreview, Counters, Limits, SuspendedRunState
+from codec.transcript import Message, ToolCall
+from codec.vocabulary import (
+    BlockedReason,
+    CallStatus,
+    FailureClass,
+    Phase,
+    ResumeCause,
+    Role,
+    TerminationReason,
+    ToolEffect,
+    Verdict,
+)
+from worker.core.assembly import assemble
+from worker.core.calls import calls_of_reply, failed
+from worker.core.gate import route_of_hop
+from worker.core.sending import judge, send
+from worker.core.settling import ask_again, change_call, settle
+from worker.core.sources import gone_carried
+from worker.core.window import FIRST_CALIBRATION, recalibrated
+from worker.core.work import Draft
+from worker.core.zones import strictest
+
+__all__ = [
+    "CRASH_CAP",
+    "model_failed",
+    "model_replied",
+    "policy_replaced",
+    "previewed",
+    "resume_tools",
+    "resume_waiting",
+    "resume_working",
+    "start",
+    "tool_failed",
+    "tool_returned",
+]
+
+CRASH_CAP: Final = 5
+"""Recovered segments in a row that added nothing but their start; then the run ends, so that a run that kills its
+process does not take its neighbours for ever."""
+_REMOTE_CALLS: Final = 20
+"""Remote tool calls of a run (the reference system's figure)."""
+
+
+def start(event: RunStarted) -> Draft:
+    """Compose the run and send its first request, or end it: gone configuration, owner without rights, refused."""
+    request, facts = event.request, event.facts
+    assembly = assemble(request, facts, event.texts)
+    augmentation = request.augmentation
+    snippets = () if augmentation is None else augmentation.forced_snippet_uids
+    skills = () if augmentation is None else augmentation.forced_skill_uids
+    state = SuspendedRunState(
+        version=STATE_VERSION,
+        run=event.run,
+        phase=Phase.NEW,
+        seed=event.nonce,
+        owner=request.actor,
+        configuration=int(request.configuration),
+        allowed_tool_names=request.allowed_tool_names,
+        options=request.options,
+        forced_snippet_uids=tuple(int(uid) for uid in snippets),
+        forced_skill_uids=tuple(int(uid) for uid in skills),
+        transcript=assembly.transcript,
+        lead=assembly.lead,
+        carried=assembly.carried,
+        dropped=assembly.dropped,
+        calls=(),
+        counters=_zero(event.elapsed_ms),
+        limits=_limits(facts, request.max_iterations, event.retries),
+        send=None,
+        hop=0,
+        retries=0,
+        synthesis=False,
+        calibration=FIRST_CALIBRATION,
+        question=None,
+        blocked=None,
+        reason=None,
+        high_water=None,
+        noted=(),
+        facts=facts,
+        policy=event.policy,
+    )
+    draft = Draft(state=state, event=event)
+    problem = _problem(draft)
+    if problem is None:
+        send(draft)
+    else:
+        draft.finish(_REASON_OF[problem.reason])
+    return draft
+
+
+_REASON_OF: Final = {
+    BlockedReason.CONTEXT: TerminationReason.CONTEXT_BLOCKED,
+    BlockedReason.CATALOGUE: TerminationReason.CONTEXT_BLOCKED,
+    BlockedReason.CONFIGURATION_GONE: TerminationReason.CONFIGURATION_GONE,
+    BlockedReason.OWNER: TerminationReason.POLICY_DENIED,
+}
+
+
+def _zero(elapsed_ms: int) -> Counters:
+    return Counters(
+        rounds=0,
+        input_tokens=0,
+        output_tokens=0,
+        remote_calls=0,
+        elapsed_ms=elapsed_ms,
+        turns=0,
+        questions=0,
+        barren=0,
+    )
+
+
+def _limits(facts: Facts, requested: int | None, retries: int) -> Limits:
+    configuration = facts.configuration
+    cap = 10 if configuration is None else configuration.max_iterations
+    return Limits(
+        rounds=cap if requested is None else min(requested, cap),
+        tokens=0 if configuration is None else configuration.max_total_tokens,
+        duration_ms=0 if configuration is None else configuration.max_duration_s * 1000,
+        remote_calls=_REMOTE_CALLS,
+        retries=retries,
+    )
+
+
+def _problem(draft: Draft, *, gated: bool = False) -> Blocked | None:
+    """Say what stands against acting at the entry of a segment, the gate last and only when asked to judge here."""
+    facts = draft.state.facts
+    if not facts.readable:
+        return Blocked(reason=BlockedReason.CATALOGUE, decision=judge(draft))
+    if facts.configuration is None:
+        return Blocked(reason=BlockedReason.CONFIGURATION_GONE, decision=None)
+    if not facts.owner.enabled:
+        return Blocked(reason=BlockedReason.OWNER, decision=None)
+    if not gated:
+        return None
+    decision: Decision = judge(draft)
+    return Blocked(reason=BlockedReason.CONTEXT, decision=decision) if decision.verdict is Verdict.REFUSED else None
+
+
+def policy_replaced(draft: Draft, event: PolicyReplaced) -> None:
+    """Go on under other facts; what follows is judged by them."""
+    _take_facts(draft, event.facts)
+
+
+def resume_working(draft: Draft, event: RunResumed) -> None:
+    """Recover an open send, or retry a parked one: gated and sent again as another send."""
+    if _enter(draft, event):
+        send(draft)
+
+
+def resume_tools(draft: Draft, event: RunResumed) -> None:
+    """Recover open calls: previews and repeatable calls are repeated, an open non-idempotent one is unknown."""
+    if not _enter(draft, event, gated=True):
+        return
+    repeated: list[Preview] = []
+    for call in draft.state.calls:
+        if call.status is CallStatus.PREVIEW:
+            repeated.append(Preview(call=call.id, tool=call.name))
+        elif call.status is CallStatus.OPEN:
+            change_call(draft, _recovered(draft, call))
+    draft.commands.extend(repeated)
+    settle(draft)
+
+
+def _recovered(draft: Draft, call: Call) -> Call:
+    live = next((t.effect for t in draft.state.facts.tools if t.name == call.name), ToolEffect.NON_IDEMPOTENT_WRITE)
+    once = ToolEffect.NON_IDEMPOTENT_WRITE in (call.effect, live)
+    return msgspec.structs.replace(call, status=CallStatus.UNKNOWN if once else CallStatus.READY)
+
+
+def resume_waiting(draft: Draft, event: RunResumed) -> None:
+    """Judge before the answer is folded: refused, the run waits on, `blocked`, and the answer stays unspent."""
+    if event.facts is not None:
+        _take_facts(draft, event.facts)
+    if not _count_segment(draft, event):
+        return
+    draft.put(blocked=_problem(draft, gated=True))
+    ask_again(draft)
+
+
+def _enter(draft: Draft, event: RunResumed, *, gated: bool = False) -> bool:
+    if event.facts is not None:
+        _take_facts(draft, event.facts)
+    if not _count_segment(draft, event):
+        return False
+    problem = _problem(draft, gated=gated)
+    if problem is not None:
+        draft.finish(_REASON_OF[problem.reason])
+        return False
+    return True
+
+
+def _count_segment(draft: Draft, event: RunResumed) -> bool:
+    if event.cause is not ResumeCause.RECOVERY:
+        draft.count(barren=0)
+        return True
+    draft.count(barren=draft.state.counters.barren + 1)
+    if draft.state.counters.barren > CRASH_CAP:
+        draft.finish(TerminationReason.RETRIES_EXHAUSTED)
+        return False
+    return True
+
+
+def _take_facts(draft: Draft, facts: Facts) -> None:
+    draft.put(facts=facts)
+    if not facts.readable:
+        return
+    known = {(d.kind, d.uid) for d in draft.state.dropped}
+    gone = [d for d in gone_carried(facts, draft.state.carried) if (d.kind, d.uid) not in known]
+    if gone:
+        draft.put(dropped=(*draft.state.dropped, *gone))
+
+
+def model_replied(draft: Draft, event: ModelReplied) -> None:
+    """Take a whole answer: an end, or a turn of calls."""
+    state, reply = draft.state, event.reply
+    if state.send is None or state.send.id != event.send:
+        draft.late()
+        return
+    counters = state.counters
+    draft.count(
+        rounds=counters.rounds + (0 if state.synthesis else 1),
+        input_tokens=counters.input_tokens + reply.usage.input_tokens,
+        output_tokens=counters.output_tokens + reply.usage.output_tokens,
+    )
+    calls = () if state.synthesis else calls_of_reply(state, reply)
+    said = tuple(ToolCall(id=c.id, name=c.name, arguments=c.proposed) for c in calls)
+    message = Message(role=Role.ASSISTANT, content=reply.text, tool_calls=said, signed=reply.signed)
+    draft.put(
+        transcript=(*state.transcript, message),
+        calibration=recalibrated(state.calibration, state.send.estimate, reply.usage.input_tokens),
+        send=None,
+        hop=0,
+        retries=0,
+        calls=calls,
+    )
+    if calls:
+        draft.count(turns=counters.turns + 1)
+        settle(draft)
+    else:
+        draft.finish(TerminationReason.MAX_ITERATIONS if state.synthesis else TerminationReason.COMPLETED)
+
+
+def model_failed(draft: Draft, event: ModelFailed) -> None:
+    """Meet a failed send: again under a new permit, at the next hop, parked for later, or the end."""
+    state = draft.state
+    if state.send is None or state.send.id != event.send:
+        draft.late()
+        return
+    draft.put(send=None)
+    if event.failure is FailureClass.PERMIT_EXPIRED:
+        send(draft)
+    elif not event.failure.retryable:
+        draft.finish(TerminationReason.NOT_RETRYABLE)
+    elif (hop := _next_hop(draft)) is not None:
+        draft.put(hop=hop)
+        send(draft)
+    elif state.retries < state.limits.retries:
+        draft.put(phase=Phase.PARKED, hop=0, retries=state.retries + 1)
+        draft.commands.append(Suspend(parked=state.retries + 1, not_before_ms=event.not_before_ms))
+    else:
+        draft.finish(TerminationReason.RETRIES_EXHAUSTED)
+
+
+def _next_hop(draft: Draft) -> int | None:
+    configuration = draft.state.facts.configuration
+    chain = () if configuration is None else configuration.fallbacks
+    for hop in range(draft.state.hop + 1, len(chain) + 1):
+        route = route_of_hop(draft.state.facts, hop)
+        if route is not None and route.provider is not None:
+            return hop
+    return None
+
+
+def tool_returned(draft: Draft, event: ToolReturned) -> None:
+    """Take a call's result; its class joins the high-water mark."""
+    call = _find(draft, event.call, CallStatus.OPEN)
+    if call is None:
+        return
+    draft.put(high_water=strictest(draft.state.high_water, call.data_class))
+    change_call(draft, msgspec.structs.replace(call, status=CallStatus.DONE, result=event.result))
+    settle(draft)
+
+
+def tool_failed(draft: Draft, event: ToolFailed) -> None:
+    """Meet a failed call: an error result, or an unknown outcome when it may have written once and for all."""
+    call = _find(draft, event.call, CallStatus.OPEN)
+    if call is None:
+        return
+    if event.failure is FailureClass.PERMIT_EXPIRED:
+        change_call(draft, msgspec.structs.replace(call, status=CallStatus.HELD, executed=None))
+    elif event.failure is FailureClass.NOT_EXECUTED:
+        change_call(draft, failed(call, f"{call.name} did nothing."))
+    elif call.effect is ToolEffect.NON_IDEMPOTENT_WRITE:
+        change_call(draft, msgspec.structs.replace(call, status=CallStatus.UNKNOWN))
+    else:
+        change_call(draft, failed(call, f"{call.name} failed."))
+    settle(draft)
+
+
+def previewed(draft: Draft, event: Previewed) -> None:
+    """Take a preview; the call is asked about next."""
+    call = _find(draft, event.call, CallStatus.PREVIEW)
+    if call is None:
+        return
+    preview = CallPreview(lines=event.lines, failed=event.failed)
+    change_call(draft, msgspec.structs.replace(call, status=CallStatus.ASK, preview=preview))
+    settle(draft)
+
+
+def _find(draft: Draft, identity: str, status: CallStatus) -> Call | None:
+    call = next((c for c in draft.state.calls if c.id == identity and c.status is status), None)
+    if call is None:
+        draft.late()
+    return call
