@@ -1,0 +1,106 @@
+"""Sends wake-ups through Redis. Redis may be away: a run that is due is found by the sweeper, only later.
+
+It writes what dramatiq's broker would write, without importing dramatiq: a front end enqueues with a Redis client
+alone. Nothing here raises for an unreachable Redis, and nothing logs what was sent.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from worker.ports.wakeups import MESSAGES_KEY, QUEUE_KEY, encode_wakeup
+
+__all__ = ["BrokerHealth", "RedisSignals"]
+
+#: Seconds. A Redis nearby connects in milliseconds; whoever enqueues should not wait for one that is away.
+_CONNECT_SECONDS: Final = 0.5
+_TOTAL_SECONDS: Final = 1.0
+
+#: Wake-ups a transaction: about 300 KiB, a few milliseconds during which Redis serves nobody else.
+_BATCH: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHealth:
+    """What `regate doctor` says about Redis.
+
+    Shape: `error` is the class of what failed, None when it answered; `policy` is its `maxmemory-policy`, None when
+    it would not tell; `waiting` counts the wake-ups in the queue.
+    """
+
+    reachable: bool
+    error: str | None = None
+    policy: str | None = None
+    waiting: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True when Redis answers and never evicts: any other policy may drop the queue when memory is short."""
+        return self.reachable and self.policy == "noeviction"
+
+
+class RedisSignals:
+    """Wakes workers. Belongs to the event loop on which it is first used and has to be closed on it."""
+
+    def __init__(self, url: str) -> None:
+        """Remember where Redis is; connects when first used. Errors: ValueError for a URL that is not Redis'."""
+        self._client = Redis.from_url(
+            url,
+            protocol=2,
+            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_timeout=_TOTAL_SECONDS,
+            # Once, at once: a pooled connection may have died unnoticed. Repeated wake-ups do no harm.
+            retry=Retry(NoBackoff(), 1),
+        )
+
+    async def wake(self, uuids: Sequence[str]) -> bool:
+        """Enqueue one wake-up for each run, in this order; True when Redis has taken all of them.
+
+        Returns False within a second when it is not there; some may have been taken all the same.
+        Errors: ValueError, with nothing sent, when one is not a canonical uuid.
+        """
+        now_ms = int(time.time() * 1000)
+        bodies: dict[str, bytes] = {}
+        for run in uuids:
+            redis_id = str(uuid4())
+            bodies[redis_id] = encode_wakeup(run, message_id=str(uuid4()), redis_id=redis_id, timestamp_ms=now_ms)
+        try:
+            async with asyncio.timeout(_TOTAL_SECONDS):
+                await self._send(bodies)
+        except (RedisError, OSError):  # TimeoutError is an OSError
+            return False
+        return True
+
+    async def _send(self, bodies: dict[str, bytes]) -> None:
+        ids = list(bodies)
+        for start in range(0, len(ids), _BATCH):
+            batch = ids[start : start + _BATCH]
+            # One transaction, the hash first: a worker must not see an id whose message is not there.
+            async with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.hset(MESSAGES_KEY, mapping={redis_id: bodies[redis_id] for redis_id in batch})
+                pipeline.rpush(QUEUE_KEY, *batch)
+                await pipeline.execute()
+
+    async def ping(self) -> BrokerHealth:
+        """Ask Redis how it is, within a second. Never raises for what Redis does."""
+        try:
+            async with asyncio.timeout(_TOTAL_SECONDS):
+                waiting = await self._client.llen(QUEUE_KEY)
+                # INFO, not CONFIG GET: hosted servers often forbid the latter.
+                memory = await self._client.info("memory")
+        except (RedisError, OSError) as error:
+            return BrokerHealth(reachable=False, error=type(error).__name__)
+        policy = memory.get("maxmemory_policy")
+        return BrokerHealth(reachable=True, policy=policy and str(policy), waiting=waiting)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
