@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from codec.actor import LiveActor
 from codec.decisions import Decision, ToolDenial
 from codec.facts import Facts, ToolFacts
 from codec.vocabulary import DeclaredClass, Enforcement, SourceKind, TrustZone, Verdict
 from worker.core.gate import decide_egress
+from worker.core.hosts import DestinationError, read_url, zone_of_host
 from worker.core.sources import Source
 from worker.core.zones import CEILING, permits, zone_of
 
@@ -94,8 +94,7 @@ def egress_decision(
         return None
     if tool.egress != "host":
         return decide_egress(facts, sources, policy, tool.name, TrustZone(tool.egress), None)
-    host = _host(arguments.get("url"))
-    zone = next((e.zone for e in facts.egress if host is not None and e.host in host), None)
+    zone = _zone_of_url(facts, arguments.get("url"))
     if zone is None:
         return Decision(
             verdict=Verdict.REFUSED,
@@ -129,16 +128,9 @@ def _in_configuration(facts: Facts, tool: ToolFacts) -> bool:
     return not configuration.allowed_tool_groups or tool.group in configuration.allowed_tool_groups
 
 
-def _host(url: object) -> tuple[str, str] | None:
-    """Give the ways in which a URL's host may be listed: alone, and with its port."""
-    if not isinstance(url, str):
-        return None
+def _zone_of_url(facts: Facts, url: object) -> TrustZone | None:
+    """Give the zone of the listed host that a URL names, read exactly as the tools read it; None when there is none."""
     try:
-        parts = urlsplit(url)
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    except ValueError:
+        return zone_of_host(read_url(url), {e.host: e.zone for e in facts.egress}) if isinstance(url, str) else None
+    except DestinationError:
         return None
-    if not parts.hostname or port is None:
-        return None
-    host = parts.hostname.lower()
-    return host, f"{host}:{port}"

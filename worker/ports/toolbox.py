@@ -50,12 +50,16 @@ class ToolFault(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredTool:
-    """A tool's facts and its function. `preview` gets the same arguments and gives lines."""
+    """A tool's facts and its function. `preview` gets the same arguments and gives lines.
+
+    Shape: `wants_call` and `preview_wants_call` say which of the two takes the keyword `call`.
+    """
 
     facts: ToolFacts
     function: Callable[..., Awaitable[Any] | Any]
     preview: Callable[..., Awaitable[Any] | Any] | None
     wants_call: bool
+    preview_wants_call: bool = False
 
 
 class Toolbox(Protocol):

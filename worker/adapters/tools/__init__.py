@@ -1,0 +1,1 @@
+"""The tools of this process: what modules declare, what is built in, and how both are run."""
