@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from codec.catalogue import CatalogueSnapshot
@@ -28,11 +28,14 @@ class CatalogueError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSpec:
-    """One record as an editor wrote it: `kind` is policy, provider, configuration, snippet, skill, tool or egress."""
+    """One record as an editor wrote it: `kind` is policy, provider, configuration, snippet, skill, tool or egress.
+
+    Shape: the policy's identifier is `policy`, a tool's its name, an egress entry's its host.
+    """
 
     kind: str
     identifier: str
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any] = field(repr=False)  # texts are among them
     line: int | None = None
 
 
@@ -73,7 +76,7 @@ class Catalogue(Protocol):
     ) -> tuple[int, tuple[SourceText, ...]]:
         """The version and the living texts of a configuration's prompt and of these sources, read in one snapshot.
 
-        Shape: the prompt first (when it has text), then snippets and skills in the order asked; deleted ones are absent.
+        Shape: the prompt first (when it has text), then snippets and skills in the order asked, without deleted ones.
         """
         ...
 
@@ -106,4 +109,8 @@ class Catalogue(Protocol):
 
     async def add_actor(self, actor: Mapping[str, Any], *, by: str, via: str) -> Written:
         """Create or replace an actor: name, kind, admin, groups, grants, scopes, max_class, enabled."""
+        ...
+
+    async def disable_actor(self, name: str, *, by: str, via: str) -> Written:
+        """Take every right from an actor until it is enabled again. Errors: `CatalogueError` when there is none."""
         ...
