@@ -140,7 +140,8 @@ class Append:
     status cancelled. `release` gives up token and lease. `question*` replace the row's question. `folded` is the
     question whose inbox row is consumed by entry `folded_seq`. `expires_in_s` None keeps the stored expiry while the
     question stays the same (`keep_expiry`), else there is none. `blocked` is JSON without content. `counts` False =
-    this segment was no attempt (drain).
+    this segment was no attempt (drain). `rounds` and tokens are the run's totals. `doc_version` raises the row's, so
+    that an older build no longer claims what a newer one wrote; 0 leaves it, as None leaves `high_water`.
     """
 
     run_uid: int
@@ -173,6 +174,7 @@ class Append:
     audits: tuple[AuditRow, ...] = ()
     folded: str | None = None
     folded_seq: int | None = None
+    doc_version: int = 0
 
     @property
     def size(self) -> int:
@@ -182,10 +184,15 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What became of an append; `policy` is the version that was found when it was POLICY_MOVED."""
+    """What became of an append; `policy` is the version that was found when it was POLICY_MOVED.
+
+    Units: `at` is the monotonic clock of this process, in seconds, just before the transaction read the version: no
+    permit of this step is older than that.
+    """
 
     status: CommitStatus
     policy: int | None = None
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from codec.vocabulary import RunStatus
 from worker.ports.records import (
     Append,
     AuditRow,
@@ -141,8 +140,11 @@ class RunStore(Audit, Protocol):
         """
         ...
 
-    async def block(self, run_uid: int, token: str, blocked: str, status: RunStatus) -> bool:
-        """Give up a claimed run without an entry, because what is stored cannot be read: waiting again, blocked."""
+    async def block(self, run_uid: int, token: str, blocked: str) -> bool:
+        """Give up a claimed run without an entry, because what is stored cannot be read: blocked.
+
+        It waits again as its question says (queued without one), due only when that expires.
+        """
         ...
 
     async def give_back(self, run_uid: int, token: str, cause: str | None) -> bool:

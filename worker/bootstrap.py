@@ -1,0 +1,270 @@
+"""The composition root: the only importer of adapters. Opens an installation from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from codec.vocabulary import TrustZone
+from worker.adapters.catalogue_file import parse_assignment, read_catalogue, write_catalogue
+from worker.adapters.embedded_valkey import EmbeddedValkey, EmbeddedValkeyError
+from worker.adapters.models.registry import ModelRegistry
+from worker.adapters.models.scripted import ScriptedModels
+from worker.adapters.redis_signals import BrokerHealth, RedisSignals
+from worker.adapters.sealing import KeyRingError, RingSealer
+from worker.adapters.sql.catalogue import SqlCatalogue
+from worker.adapters.sql.engine import Database
+from worker.adapters.sql.keys import ensure_ring
+from worker.adapters.sql.migrate import MigrationError, current, head, migrate
+from worker.adapters.sql.processes import Processes
+from worker.adapters.sql.store import SqlRunStore
+from worker.adapters.system import SystemClock
+from worker.adapters.tools.loading import ToolModuleError
+from worker.adapters.tools.toolbox import PythonToolbox
+from worker.ports.fleet import Fleet
+from worker.ports.tool_decorator import ToolDeclarationError
+from worker.runtime.feed import PolicyFeed
+from worker.runtime.host import Host
+from worker.runtime.parts import Figures, Parts
+from worker.runtime.service import Runtime
+from worker.settings import EMBEDDED, Settings
+from worker.telemetry import quiet
+
+__all__ = [
+    "BrokerHealth",
+    "Installation",
+    "StartError",
+    "migrate_database",
+    "open_installation",
+    "open_runtime",
+    "parse_assignment",
+    "read_catalogue",
+    "schema_state",
+    "write_catalogue",
+]
+
+_ALIVE_S: Final = 30.0
+"""Seconds without a beat after which a process counts as gone; it beats every third of that."""
+
+
+class StartError(Exception):
+    """The installation cannot be opened; one clear sentence says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """An opened installation: the runtime, and what commands need besides it."""
+
+    settings: Settings
+    runtime: Runtime
+    fleet: Fleet
+    signals: LazySignals
+    identity: str
+
+    async def workers(self) -> int:
+        """Give the number of living processes that drive runs."""
+        return sum(1 for p in await self.fleet.list(_ALIVE_S) if p.alive and p.kind in ("worker", "up"))
+
+
+class LazySignals:
+    """Wake-ups that open the broker when the first one is sent; an embedded broker is started or joined then."""
+
+    def __init__(self, settings: Settings, listeners: Callable[[], Any] | None) -> None:
+        self._settings = settings
+        self._listeners = listeners
+        self._valkey: EmbeddedValkey | None = None
+        self._redis: RedisSignals | None = None
+
+    async def wake(self, uuids: Sequence[str]) -> bool:
+        """See the port. Without anybody to listen nothing is sent: the sweeper of the next worker finds the runs."""
+        if self._listeners is not None and not await self._listeners():
+            return False
+        try:
+            await self.url()
+        except StartError:
+            return False
+        if self._redis is None:
+            return False
+        if await self._redis.wake(uuids):
+            return True
+        if self._valkey is None:
+            return False
+        # A keeper that was killed took its server along; whoever notices starts both again.
+        try:
+            await asyncio.to_thread(self._valkey.ensure)
+        except EmbeddedValkeyError:
+            return False
+        return await self._redis.wake(uuids)
+
+    async def url(self) -> str:
+        """Give the broker's address, starting or joining the embedded one. Errors: `StartError`."""
+        url = self._settings.broker_url
+        if url == EMBEDDED:
+            if self._valkey is None:
+                valkey = EmbeddedValkey(self._settings.data_dir)
+                try:
+                    await asyncio.to_thread(valkey.acquire)
+                except EmbeddedValkeyError as error:
+                    raise StartError(f"the embedded broker cannot be started: {error}") from None
+                self._valkey = valkey
+            url = self._valkey.url
+        if self._redis is None:
+            self._redis = RedisSignals(url)
+        return url
+
+    async def health(self) -> BrokerHealth:
+        """Ask the broker how it is. Errors: `StartError`."""
+        await self.url()
+        if self._redis is None:
+            raise AssertionError("the address was just given")
+        return await self._redis.ping()
+
+    async def close(self) -> None:
+        """Leave the broker; an embedded one ends with its last user."""
+        if self._redis is not None:
+            await self._redis.close()
+        if self._valkey is not None:
+            await asyncio.to_thread(self._valkey.release)
+
+
+@asynccontextmanager
+async def open_installation(
+    settings: Settings, *, kind: str, log: Callable[[str, dict[str, Any]], None] = quiet
+) -> AsyncIterator[Installation]:
+    """Open everything that a process of this kind needs and close it again, draining the runs that it holds.
+
+    Shape: `kind` is worker, up, sweeper, cli or runtime; only the first three are listed as living processes.
+    Errors: `StartError` with one clear sentence; nothing is left open then.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            opened = await _open(stack, settings, kind, log)
+        except (KeyRingError, MigrationError, ToolModuleError, ToolDeclarationError) as error:
+            raise StartError(str(error)) from None
+        await opened.runtime.host.start(claims=kind in ("worker", "up"))
+        stack.push_async_callback(opened.runtime.host.drain)
+        if kind in ("worker", "up", "sweeper"):
+            await _register(stack, opened, kind)
+        yield opened
+
+
+async def _open(
+    stack: AsyncExitStack, settings: Settings, kind: str, log: Callable[[str, dict[str, Any]], None]
+) -> Installation:
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    await _prepare_schema(settings)
+    database = Database.open(settings.database_url)
+    stack.push_async_callback(database.close)
+    sealer = RingSealer(await ensure_ring(database, settings.keys_file))
+    catalogue = SqlCatalogue(database, sealer)
+    fleet = Processes(database)
+    clock = SystemClock()
+    identity = f"{kind}:{socket.gethostname()}:{os.getpid()}:{clock.nonce()[:6]}"
+
+    async def listeners() -> bool:
+        return any(p.alive and p.kind in ("worker", "up") for p in await fleet.list(_ALIVE_S))
+
+    signals = LazySignals(settings, None if kind in ("worker", "up", "sweeper") else listeners)
+    stack.push_async_callback(signals.close)
+    store = SqlRunStore(database, lease_s=settings.lease_seconds)
+    stack.push_async_callback(store.stop)
+    feed: PolicyFeed
+
+    async def egress() -> Mapping[str, TrustZone]:
+        return {e.host: e.zone for e in (await feed.current()).egress}
+
+    toolbox = _toolbox(settings, egress, log)
+    feed = PolicyFeed(catalogue, toolbox, sealer)
+    parts = Parts(
+        store=store,
+        catalogue=catalogue,
+        sealer=sealer,
+        models=ModelRegistry({"scripted": ScriptedModels()}),
+        toolbox=toolbox,
+        signals=signals,
+        clock=clock,
+        figures=Figures(
+            lease_s=settings.lease_seconds,
+            sweep_s=settings.sweep_seconds,
+            retry_s=settings.retry_seconds,
+            max_runs=settings.max_runs,
+        ),
+        holder=identity,
+        log=log,
+    )
+    runtime = Runtime(parts, feed, Host(parts, feed))
+    return Installation(settings=settings, runtime=runtime, fleet=fleet, signals=signals, identity=identity)
+
+
+def _toolbox(settings: Settings, egress: Any, log: Callable[[str, dict[str, Any]], None]) -> PythonToolbox:
+    if settings.tools and str(Path.cwd()) not in sys.path:
+        # An installed command does not look into the current folder; `python -m` does, and so do people's modules.
+        sys.path.insert(0, str(Path.cwd()))
+    return PythonToolbox(
+        settings.tools,
+        files_root=settings.files_root,
+        egress=egress,
+        on_fault=lambda tool, error: log("tool.failed", {"tool": tool, "error": error}),
+    )
+
+
+async def _prepare_schema(settings: Settings) -> None:
+    state = await asyncio.to_thread(schema_state, settings)
+    if state == "current":
+        return
+    if settings.database_url.startswith("sqlite"):
+        await asyncio.to_thread(migrate, settings.database_url)
+        return
+    raise StartError(f"the database's schema is {state}; run: regate migrate")
+
+
+def schema_state(settings: Settings) -> str:
+    """Give `current`, `missing` or `older`. Blocks. Errors: `StoreError`, `MigrationError` for a newer schema."""
+    found = current(settings.database_url)
+    if found == head():
+        return "current"
+    return "missing" if found is None else "older"
+
+
+def migrate_database(settings: Settings) -> list[str]:
+    """Bring the database to this build's schema; give the applied revisions. Blocks. Errors: as `migrate`."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return migrate(settings.database_url)
+    except MigrationError as error:
+        raise StartError(str(error)) from None
+
+
+async def _register(stack: AsyncExitStack, opened: Installation, kind: str) -> None:
+    await opened.fleet.register(opened.identity, kind=kind, host=socket.gethostname(), pid=os.getpid())
+    stack.push_async_callback(opened.fleet.remove, opened.identity)
+    beating = asyncio.create_task(_beat(opened, kind), name="beat")
+    stack.callback(beating.cancel)
+
+
+async def _beat(opened: Installation, kind: str) -> None:
+    while True:
+        await asyncio.sleep(_ALIVE_S / 3)
+        try:
+            if not await opened.fleet.beat(opened.identity):
+                await opened.fleet.register(opened.identity, kind=kind, host=socket.gethostname(), pid=os.getpid())
+        except Exception as error:  # noqa: BLE001 - information only; the next beat tries again
+            opened.runtime.parts.log("beat.failed", {"error": type(error).__name__})
+
+
+@asynccontextmanager
+async def open_runtime(settings: Settings | None = None) -> AsyncIterator[Runtime]:
+    """Open the runtime for a program of yours; settings come from the environment and `.env` unless given.
+
+    Errors: `SettingsError`, `StartError`.
+    """
+    loaded = Settings.load(os.environ, Path(".env")) if settings is None else settings
+    async with open_installation(loaded, kind="runtime") as opened:
+        yield opened.runtime

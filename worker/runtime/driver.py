@@ -1,0 +1,248 @@
+"""The driver: feeds one held run through the machine, commits each step, then performs what it commanded.
+
+Write first, act second: a command is performed only after the transaction of its step is committed. Every path through
+here ends with the run released, or with its lease left to end (a crash, a lost lease).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+import msgspec
+
+from codec.catalogue import CatalogueSnapshot
+from codec.commands import CallModel, CallTool, Preview
+from codec.events import (
+    CancelRequested,
+    Event,
+    ModelFailed,
+    ModelReplied,
+    PolicyReplaced,
+    Previewed,
+    RunResumed,
+    RunStarted,
+    ToolFailed,
+    ToolReturned,
+)
+from codec.facts import Facts, facts_digest
+from codec.suspended import SuspendedRunState
+from codec.vocabulary import CallStatus, Phase, SourceKind
+from worker.core.machine import step
+from worker.ports.records import Append, Commit, CommitStatus
+from worker.runtime.effects import Answered, Failed, Outcome, Previewing, Returned, perform
+from worker.runtime.feed import PolicyFeed
+from worker.runtime.hold import Hold
+from worker.runtime.journalling import append_of
+from worker.runtime.metadata import Stepped
+from worker.runtime.parts import Parts
+from worker.runtime.traces import exposures_of
+
+__all__ = ["Follow", "Segment", "Stamp", "live_facts", "stamp"]
+
+Follow = Callable[[SuspendedRunState, int], Event | None]
+"""Given the state after a step and the policy's version, the event that belongs into the same transaction, if any."""
+
+
+class Stamp(TypedDict):
+    """Fields of every event."""
+
+    nonce: str
+    elapsed_ms: int
+    policy: int
+
+
+class Segment:
+    """One continuous execution of a run under one lease."""
+
+    def __init__(self, parts: Parts, feed: PolicyFeed, hold: Hold) -> None:
+        self._parts = parts
+        self._feed = feed
+        self._hold = hold
+        self._flights: dict[asyncio.Task[Outcome], CallModel | CallTool | Preview] = {}
+
+    async def drive(self, first: Event, follow: Follow | None = None) -> None:
+        """Fold `first` (and what follows it at once), then go on until the run rests, is lost, or is released.
+
+        Errors: `StoreError` when a step cannot be stored; the lease then ends by itself and the run is recovered.
+        """
+        try:
+            going = await self._advance([first], follow)
+            while going:
+                going = await self._advance(await self._next(), None)
+        finally:
+            await self._stop()
+
+    async def _next(self) -> list[Event]:
+        """Wait for what happens next: results of flights, or a cancel. A drain waits for the flights."""
+        hold = self._hold
+        while True:
+            done = [task for task in self._flights if task.done()]
+            if done:
+                return [self._event(task) for task in done]
+            if hold.cancelled:
+                return await self._closing([])
+            waiter = asyncio.ensure_future(hold.attention.wait())
+            await asyncio.wait([*self._flights, waiter], return_when=asyncio.FIRST_COMPLETED)
+            waiter.cancel()
+            hold.attention.clear()
+
+    async def _advance(self, events: list[Event], follow: Follow | None) -> bool:
+        """Compute, commit, perform. False when the run is no longer ours."""
+        while True:
+            if not events:
+                return True
+            steps = self._compute(events, follow)
+            release = self._releases(steps[-1].result.state)
+            append = append_of(
+                self._hold, self._parts.sealer, steps, retry_s=self._parts.figures.retry_s, release=release
+            )
+            commit = await self._parts.store.commit(append)
+            if commit.status is CommitStatus.COMMITTED:
+                return self._take(append, steps, commit)
+            if commit.status is CommitStatus.LOST:
+                self._parts.log("lease.lost", {"run": self._hold.row.uuid})
+                return False
+            if commit.status is CommitStatus.CANCELLED:
+                events, follow = await self._closing(events), None
+            else:
+                events = await self._under_new_policy(events)
+
+    def _compute(self, events: Sequence[Event], follow: Follow | None) -> list[Stepped]:
+        steps: list[Stepped] = []
+        state = self._hold.state
+        for event in events:
+            result = step(state, event)
+            steps.append(Stepped(before=state, event=event, result=result))
+            state = result.state
+        after = None if follow is None or state is None else follow(state, steps[-1].event.policy)
+        if after is not None and state is not None:
+            steps.append(Stepped(before=state, event=after, result=step(state, after)))
+        return steps
+
+    def _releases(self, state: SuspendedRunState) -> bool:
+        """Whether this step gives a working run up: drained, and nothing of it is in the air."""
+        return self._hold.draining and not self._flights and state.phase in (Phase.MODEL, Phase.TOOLS)
+
+    def _take(self, append: Append, steps: Sequence[Stepped], commit: Commit) -> bool:
+        hold = self._hold
+        hold.state = steps[-1].result.state
+        hold.seq += len(append.entries)
+        hold.head = append.head
+        hold.proved_at = max(hold.proved_at, commit.at)
+        sent = tuple(e for e in exposures_of(hold, steps, sent=True) if e.sends)
+        if sent:
+            hold.last_sent = sent
+        if append.release:
+            return False
+        self._perform(hold.state, steps, commit.at)
+        return True
+
+    def _perform(self, state: SuspendedRunState, steps: Sequence[Stepped], committed_at: float) -> None:
+        for stepped in steps:
+            for command in stepped.result.commands:
+                if isinstance(command, CallModel | CallTool | Preview) and _stands(state, command):
+                    flight = perform(self._parts, self._hold, state, command, committed_at)
+                    self._flights[asyncio.ensure_future(flight)] = command
+
+    def _event(self, task: asyncio.Task[Outcome]) -> Event:
+        del self._flights[task]
+        outcome = task.result()
+        match outcome:
+            case Answered():
+                return ModelReplied(**self._stamp(), send=outcome.send, reply=outcome.reply)
+            case Returned():
+                return ToolReturned(**self._stamp(), call=outcome.call, result=outcome.result)
+            case Previewing():
+                return Previewed(**self._stamp(), call=outcome.call, lines=outcome.lines, failed=outcome.failed)
+            case Failed(send=str() as send):
+                return ModelFailed(
+                    **self._stamp(), send=send, failure=outcome.failure, not_before_ms=outcome.not_before_ms
+                )
+            case Failed():
+                return ToolFailed(**self._stamp(), call=outcome.call or "", failure=outcome.failure)
+
+    def _stamp(self) -> Stamp:
+        return stamp(self._parts, self._hold, 0 if self._hold.state is None else self._hold.state.policy)
+
+    async def _closing(self, events: Sequence[Event]) -> list[Event]:
+        """Close a run that was cancelled under us: the closing entry, then what calls in flight did, as stale.
+
+        Sends and previews are stopped; calls in flight finish first, so that it is known what they did. Should this
+        process die meanwhile, the sweeper closes the run.
+        """
+        self._hold.cancelled = True
+        await self._halt([task for task, command in self._flights.items() if not isinstance(command, CallTool)])
+        if self._flights:
+            await asyncio.wait(list(self._flights))
+        late = [e for e in events if isinstance(e, ToolReturned | ToolFailed | ModelReplied)]
+        late += [e for task in list(self._flights) if isinstance(e := self._event(task), ToolReturned | ToolFailed)]
+        closing: list[Event] = [CancelRequested(**self._stamp(), by=self._hold.actor)]
+        return closing if self._hold.state is None else [*closing, *late]
+
+    async def _under_new_policy(self, events: list[Event]) -> list[Event]:
+        """Compute the same step anew under the live policy; its facts are recorded when they changed for this run."""
+        if any(isinstance(e, RunStarted) for e in events):
+            return [await self._started_again(e) for e in events if isinstance(e, RunStarted)]
+        state = self._hold.state
+        if state is None:
+            raise AssertionError("only a start comes before there is a state")
+        snapshot, facts = await live_facts(self._feed, state)
+        changed = None if facts_digest(facts) == facts_digest(state.facts) else facts
+        kept = [e for e in events if not isinstance(e, PolicyReplaced)]
+        renewed = [_restamped(e, snapshot.version) for e in kept]
+        if renewed and isinstance(renewed[0], RunResumed):
+            return [msgspec.structs.replace(renewed[0], facts=changed), *renewed[1:]]
+        if changed is None:
+            return renewed
+        return [PolicyReplaced(**stamp(self._parts, self._hold, snapshot.version), facts=changed), *renewed]
+
+    async def _started_again(self, event: RunStarted) -> Event:
+        composed = await self._feed.compose(event.request)
+        return msgspec.structs.replace(event, facts=composed.facts, texts=composed.texts, policy=composed.policy)
+
+    async def _stop(self) -> None:
+        await self._halt(list(self._flights))
+
+    async def _halt(self, tasks: Sequence[asyncio.Task[Outcome]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            del self._flights[task]
+
+
+async def live_facts(feed: PolicyFeed, state: SuspendedRunState) -> tuple[CatalogueSnapshot, Facts]:
+    """Read the live policy and select this run's facts: its configuration, owner, and everything it carries."""
+    snapshot = await feed.current()
+    carried = [(c.kind, c.uid) for c in state.carried]
+    facts = feed.facts(
+        snapshot,
+        configuration=state.configuration,
+        owner=state.owner,
+        snippets=[*state.forced_snippet_uids, *(uid for kind, uid in carried if kind is SourceKind.SNIPPET)],
+        skills=[*state.forced_skill_uids, *(uid for kind, uid in carried if kind is SourceKind.SKILL)],
+    )
+    return snapshot, facts
+
+
+def stamp(parts: Parts, hold: Hold, policy: int) -> Stamp:
+    """Give what every event carries."""
+    return Stamp(nonce=parts.clock.nonce(), elapsed_ms=hold.elapsed_ms(parts.clock.monotonic()), policy=policy)
+
+
+def _restamped(event: Event, policy: int) -> Event:
+    return msgspec.structs.replace(event, policy=policy)
+
+
+def _stands(state: SuspendedRunState, command: CallModel | CallTool | Preview) -> bool:
+    """Whether a committed command is still what the state waits for after the whole transaction."""
+    match command:
+        case CallModel():
+            return state.send is not None and state.send.id == command.send
+        case CallTool():
+            return any(c.id == command.call and c.status is CallStatus.OPEN for c in state.calls)
+        case Preview():
+            return any(c.id == command.call and c.status is CallStatus.PREVIEW for c in state.calls)

@@ -1,0 +1,115 @@
+"""The live policy of a process: one snapshot of the catalogue, shared by all its runs, read again when it moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from codec.actor import Actor
+from codec.catalogue import CatalogueSnapshot
+from codec.facts import Facts, SourceText, Texts
+from codec.request import AgentRunRequest
+from codec.vocabulary import SourceKind
+from worker.core.policy import facts_for
+from worker.ports.catalogue import Catalogue
+from worker.ports.sealing import Sealer
+from worker.ports.toolbox import Toolbox
+from worker.runtime.errors import UnavailableError
+
+__all__ = ["Composed", "PolicyFeed"]
+
+_TRIES: Final = 20
+"""Attempts to read texts and snapshot of the same version; more means an editor that writes without pause."""
+
+
+class Composed:
+    """Facts, texts and version of one moment."""
+
+    __slots__ = ("facts", "policy", "texts")
+
+    def __init__(self, facts: Facts, texts: Texts, policy: int) -> None:
+        self.facts = facts
+        self.texts = texts
+        self.policy = policy
+
+
+class PolicyFeed:
+    """Gives facts as of now. A stale snapshot is harmless: the commit of a step checks its version."""
+
+    def __init__(self, catalogue: Catalogue, toolbox: Toolbox, sealer: Sealer) -> None:
+        self._catalogue = catalogue
+        self._tools = tuple(toolbox.facts())
+        self._sealer = sealer
+        self._snapshot: CatalogueSnapshot | None = None
+        self._reading: asyncio.Task[CatalogueSnapshot] | None = None
+
+    async def current(self) -> CatalogueSnapshot:
+        """The live snapshot. Callers that come while one read is under way share the next."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+        # Shielded: a cancelled run must not take the read from its neighbours.
+        return await asyncio.shield(self._reading)
+
+    @property
+    def held(self) -> CatalogueSnapshot:
+        """The snapshot read last. Errors: `UnavailableError` before the first read."""
+        if self._snapshot is None:
+            raise UnavailableError("catalogue_unread", "the catalogue was not read yet")
+        return self._snapshot
+
+    async def _read(self) -> CatalogueSnapshot:
+        await asyncio.sleep(0)  # lets everybody who needs it in this turn of the loop join
+        self._reading = None
+        self._snapshot = await self._catalogue.snapshot(self._snapshot)
+        return self._snapshot
+
+    def facts(
+        self,
+        snapshot: CatalogueSnapshot,
+        *,
+        configuration: int,
+        owner: Actor,
+        snippets: Iterable[int],
+        skills: Iterable[int],
+    ) -> Facts:
+        """The facts of one run in a snapshot."""
+        return facts_for(
+            snapshot, self._tools, configuration=configuration, owner=owner, snippets=snippets, skills=skills
+        )
+
+    async def compose(self, request: AgentRunRequest) -> Composed:
+        """Facts and texts of one version, for a run that is composed now.
+
+        Errors: `UnavailableError` when the catalogue does not hold still; `StoreError` from the port.
+        """
+        augmentation = request.augmentation
+        snippets = () if augmentation is None else tuple(int(u) for u in augmentation.forced_snippet_uids)
+        skills = () if augmentation is None else tuple(int(u) for u in augmentation.forced_skill_uids)
+        configuration = int(request.configuration)
+        for _ in range(_TRIES):
+            snapshot = await self.current()
+            facts = self.facts(
+                snapshot, configuration=configuration, owner=request.actor, snippets=snippets, skills=skills
+            )
+            if facts.configuration is None or not facts.readable:
+                return Composed(facts, Texts(), snapshot.version)
+            own = facts.configuration
+            version, texts = await self._catalogue.texts(
+                configuration, (*own.snippets, *snippets), (*own.skills, *skills)
+            )
+            if version == snapshot.version:
+                return Composed(facts, Texts(sources=texts + self._override(request)), version)
+        raise UnavailableError("catalogue_busy", "the catalogue changes faster than it can be read")
+
+    def _override(self, request: AgentRunRequest) -> tuple[SourceText, ...]:
+        text = None if request.augmentation is None else request.augmentation.system_prompt_override
+        if not text:
+            return ()
+        hashed = self._sealer.keyed_hash("text", text.encode())
+        # The text itself stands in the request already; only its hash is needed.
+        return (
+            SourceText(
+                kind=SourceKind.PROMPT_OVERRIDE, uid=int(request.configuration), label="", text="", text_hash=hashed
+            ),
+        )

@@ -1,0 +1,39 @@
+"""A run that this process holds: its row, its key, its state and where its journal stands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from codec.suspended import SuspendedRunState
+from worker.ports.records import ExposureWrite, RunRow
+
+__all__ = ["Hold"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Hold:
+    """What a segment knows. Changed by its driver only; `cancelled`, `draining` and `proved_at` by the process.
+
+    Units: `proved_at` is the monotonic second at which the lease was last known to be ours.
+    """
+
+    row: RunRow
+    token: str
+    key: bytes
+    actor: str
+    via: str
+    state: SuspendedRunState | None = None
+    seq: int = 0
+    head: bytes = b""
+    began_at: float = 0.0
+    before_ms: int = 0
+    proved_at: float = 0.0
+    last_sent: tuple[ExposureWrite, ...] = ()
+    attention: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: bool = False
+    draining: bool = False
+
+    def elapsed_ms(self, now: float) -> int:
+        """Executing time of the run so far, this segment included."""
+        return self.before_ms + max(0, int((now - self.began_at) * 1000))

@@ -1,0 +1,167 @@
+"""Loading a run: snapshot, fold of the journal after it, inbox. One way for resume, recovery, retry and show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from codec.answers import Answer
+from codec.errors import CodecError, SchemaTooNewError
+from codec.journal import Entry, unsealed_event
+from codec.request import AgentRunRequest
+from codec.request_codec import AgentRunRequestCodec
+from codec.suspended import SuspendedRunState
+from worker.core.chain import GENESIS
+from worker.core.errors import ProtocolError
+from worker.core.replay import fold
+from worker.ports.records import EntryRow, InboxRow, RunRow
+from worker.ports.sealing import SealBrokenError, Sealer
+from worker.runtime.journalling import entry_link
+from worker.runtime.parts import Parts
+
+__all__ = [
+    "Journal",
+    "UnreadableError",
+    "damaged_at",
+    "entry_at",
+    "journal_of",
+    "load_answer",
+    "load_request",
+    "load_state",
+]
+
+
+class UnreadableError(Exception):
+    """What is stored of a run cannot be read as what it was: changed, cut, or malformed.
+
+    Shape: `sequence` is the journal entry at fault, 0 for a document. Nothing was changed.
+    """
+
+    def __init__(self, what: str, sequence: int = 0) -> None:
+        super().__init__(f"{what} cannot be read")
+        self.what = what
+        self.sequence = sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """A run's whole journal: what it began with, its rows, and its entries as far as they can be read."""
+
+    base: SuspendedRunState | None
+    rows: tuple[EntryRow, ...]
+
+
+async def load_request(parts: Parts, row: RunRow, key: bytes) -> AgentRunRequest:
+    """Read the queued request. Errors: `UnreadableError`; `SchemaTooNewError` leaves it in place."""
+    document = await parts.store.document(row.uid, "request")
+    if document is None:
+        raise UnreadableError("request")
+    try:
+        data = parts.sealer.open(key, "request", row.uuid, "request", document.payload)
+        return AgentRunRequestCodec.rehydrate(data)
+    except SchemaTooNewError:
+        raise
+    except (CodecError, SealBrokenError) as error:
+        raise UnreadableError("request") from error
+
+
+async def load_state(parts: Parts, row: RunRow, key: bytes, *, held: bool = False) -> SuspendedRunState | None:
+    """Rebuild the state: the last snapshot and every entry after it; None before the first entry.
+
+    `held` = this process holds the lease, so the journal stands still and its chain must end in the row's head.
+    Errors: `UnreadableError`, `SchemaTooNewError`.
+    """
+    base, after = await _snapshot(parts, row, key)
+    rows = await parts.store.entries(row.uid, after)
+    if held:
+        _must_be_whole(row, rows, after)
+    entries = [entry_at(parts.sealer, row, key, r) for r in rows]
+    try:
+        return fold(base, entries)
+    except ProtocolError as error:
+        raise UnreadableError("journal") from error
+
+
+async def load_answer(parts: Parts, row: RunRow, key: bytes, state: SuspendedRunState) -> Answer | None:
+    """Read the answer to the open question, if one waits. Errors: `UnreadableError`, `SchemaTooNewError`."""
+    if state.question is None:
+        return None
+    stored: InboxRow | None = await parts.store.inbox(row.uid, state.question.id)
+    if stored is None or stored.consumed_seq is not None:
+        return None
+    try:
+        return Answer.decode(parts.sealer.open(key, "answer", row.uuid, stored.question, stored.payload))
+    except SchemaTooNewError:
+        raise
+    except (CodecError, SealBrokenError) as error:
+        raise UnreadableError("answer") from error
+
+
+async def journal_of(parts: Parts, row: RunRow, key: bytes) -> Journal:
+    """Read everything that replay needs. Errors: `UnreadableError` when what the run began with cannot be read."""
+    document = await parts.store.document(row.uid, "base")
+    base = None if document is None else _decode_state(parts.sealer, row, key, document.payload, "base")
+    return Journal(base=base, rows=tuple(await parts.store.entries(row.uid)))
+
+
+def damaged_at(
+    row: RunRow, rows: Sequence[EntryRow], *, prev: bytes = GENESIS, first: int = 1
+) -> tuple[int, str] | None:
+    """Find the first entry that is missing, out of place or not what the chain says; None when all is whole.
+
+    Shape: (sequence, cause) with the cause damaged or missing.
+    """
+    expected = first
+    for entry in rows:
+        if entry.seq != expected:
+            return expected, "missing"
+        if entry.prev != prev:
+            return max(first, expected - 1), "damaged"
+        prev = entry_link(row.uuid, entry.token, entry)
+        expected += 1
+    if row.seq >= expected:
+        return expected, "missing"
+    return None if prev == row.head else (max(first, expected - 1), "damaged")
+
+
+def entry_at(sealer: Sealer, row: RunRow, key: bytes, stored: EntryRow) -> Entry:
+    """Open one entry. Errors: `UnreadableError` with its sequence, `SchemaTooNewError`."""
+    try:
+        if not stored.payload:
+            by = str(msgspec.json.decode(stored.meta, type=dict[str, object]).get("by", ""))
+            event = unsealed_event(stored.kind, by, 0, stored.policy)
+            return Entry(version=1, event=event)
+        return Entry.decode(sealer.open(key, "entry", row.uuid, str(stored.seq), stored.payload))
+    except SchemaTooNewError:
+        raise
+    except (CodecError, SealBrokenError, msgspec.MsgspecError) as error:
+        raise UnreadableError("journal", stored.seq) from error
+
+
+async def _snapshot(parts: Parts, row: RunRow, key: bytes) -> tuple[SuspendedRunState | None, int]:
+    for kind in ("state", "base"):
+        document = await parts.store.document(row.uid, kind)
+        if document is not None:
+            return _decode_state(parts.sealer, row, key, document.payload, kind), document.seq
+    return None, 0
+
+
+def _decode_state(sealer: Sealer, row: RunRow, key: bytes, payload: bytes, kind: str) -> SuspendedRunState:
+    try:
+        return SuspendedRunState.decode(sealer.open(key, "state", row.uuid, kind, payload))
+    except SchemaTooNewError:
+        raise
+    except (CodecError, SealBrokenError) as error:
+        raise UnreadableError("state") from error
+
+
+def _must_be_whole(row: RunRow, rows: Sequence[EntryRow], after: int) -> None:
+    if not rows:
+        if row.seq != after:
+            raise UnreadableError("journal", after + 1)
+        return
+    found = damaged_at(row, rows, prev=rows[0].prev, first=after + 1)
+    if found is not None:
+        raise UnreadableError("journal", found[0])

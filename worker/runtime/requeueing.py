@@ -1,0 +1,67 @@
+"""Requeueing: a failed run goes on as a new one, from its last entry, with everything that it carries."""
+
+from __future__ import annotations
+
+from codec.errors import SchemaTooNewError
+from codec.request import AgentRunRequest
+from codec.request_codec import AgentRunRequestCodec
+from codec.suspended import STATE_VERSION
+from codec.vocabulary import Origin, ResumeCause
+from worker.core.chain import GENESIS
+from worker.core.machine import continued
+from worker.ports.records import Document, NewRun, RunRow
+from worker.ports.sealing import SealingError
+from worker.runtime.errors import UnavailableError
+from worker.runtime.load import UnreadableError, load_request, load_state
+from worker.runtime.parts import Parts
+from worker.runtime.traces import source_rows
+
+__all__ = ["requeued"]
+
+
+async def requeued(parts: Parts, row: RunRow) -> NewRun:
+    """Build the new run. One that was composed continues from its state; one that never was is queued anew.
+
+    Errors: `UnavailableError` when the failed run cannot be read here.
+    """
+    try:
+        old = parts.sealer.unwrap(row.wrapped_key, row.key_id)
+        state = await load_state(parts, row, old)
+        composed = state is not None and state.configuration > 0
+        request = None if composed else await load_request(parts, row, old)
+    except (UnreadableError, SealingError, SchemaTooNewError):
+        raise UnavailableError(
+            "unreadable", "the run cannot be read here, so it cannot be continued", uuid=row.uuid
+        ) from None
+    key, uuid = parts.sealer.new_key(), parts.clock.uuid()
+    if state is not None and composed:
+        state = continued(state, uuid)
+        kind, version, body = "base", STATE_VERSION, state.encode()
+        purpose = "state"
+    else:
+        kind, version, body = "request", row.doc_version, _encoded(request)
+        purpose = "request"
+    return NewRun(
+        uuid=uuid,
+        owner=row.owner,
+        origin=Origin.REQUEUE,
+        configuration_uid=row.configuration_uid,
+        configuration=row.configuration,
+        wrapped_key=key.wrapped,
+        key_id=key.key_id,
+        doc_version=row.doc_version,
+        documents=(
+            Document(kind=kind, version=version, seq=0, payload=parts.sealer.seal(key.key, purpose, uuid, kind, body)),
+        ),
+        cause=ResumeCause.REQUEUE,
+        head=GENESIS,
+        lineage_run=row.uuid,
+        lineage_at=row.seq,
+        sources=source_rows(state) if state is not None and composed else (),
+    )
+
+
+def _encoded(request: AgentRunRequest | None) -> bytes:
+    if request is None:  # pragma: no cover - only a composed run has no request here
+        raise AssertionError("a run without a state has a request")
+    return AgentRunRequestCodec.dehydrate(request)

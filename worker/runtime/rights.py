@@ -1,0 +1,62 @@
+"""Who may do what to a run, from outside of it. What somebody may not know of is not found."""
+
+from __future__ import annotations
+
+from codec.actor import Actor, LiveActor
+from codec.catalogue import CatalogueSnapshot
+from codec.request import AgentRunRequest
+from codec.vocabulary import DeclaredClass, Role
+from worker.core.people import holds, may_read_content
+from worker.core.policy import live_actor
+from worker.ports.records import RunRow
+from worker.runtime.errors import ForbiddenError, NotFoundError
+
+__all__ = ["live", "may_see_content", "must_cancel", "must_decide", "must_see", "must_start"]
+
+
+def live(snapshot: CatalogueSnapshot, actor: Actor) -> LiveActor:
+    """Give an actor's live rights."""
+    return live_actor(snapshot, actor)
+
+
+def must_start(actor: LiveActor, request: AgentRunRequest) -> None:
+    """Check the right to start this run. Errors: `ForbiddenError` naming the right that lacks."""
+    if not holds(actor, "runs:start"):
+        raise ForbiddenError("not_permitted", f"{actor.name} may not start runs (needs runs:start)")
+    forces = request.augmentation is not None and (
+        request.augmentation.forced_snippet_uids
+        or request.augmentation.forced_skill_uids
+        or request.augmentation.system_prompt_override
+    )
+    if (forces or any(m.role is Role.SYSTEM for m in request.messages)) and not holds(actor, "sources:force"):
+        raise ForbiddenError(
+            "not_permitted", f"{actor.name} may not force sources or system texts (needs sources:force)"
+        )
+
+
+def must_see(actor: LiveActor, row: RunRow) -> None:
+    """Check the right to a run's metadata. Errors: `NotFoundError`, as if there were no such run."""
+    if not (actor.enabled and actor.name == row.owner) and not holds(actor, "runs:read"):
+        raise NotFoundError("not_found", "there is no such run", uuid=row.uuid)
+
+
+def may_see_content(actor: LiveActor, row: RunRow) -> bool:
+    """Whether the texts of a run may be shown to this actor."""
+    high_water = None if row.high_water is None else DeclaredClass(row.high_water)
+    return may_read_content(actor, row.owner, high_water)
+
+
+def must_decide(actor: LiveActor, row: RunRow) -> None:
+    """Check the right to answer. Errors: `NotFoundError` when not even the metadata is the actor's, else forbidden."""
+    if holds(actor, "runs:decide"):
+        return
+    must_see(actor, row)
+    raise ForbiddenError("not_permitted", f"{actor.name} may not decide (needs runs:decide)", uuid=row.uuid)
+
+
+def must_cancel(actor: LiveActor, row: RunRow) -> None:
+    """Check the right to cancel: owner, or `runs:cancel`. Errors as `must_decide`."""
+    if (actor.enabled and actor.name == row.owner) or holds(actor, "runs:cancel"):
+        return
+    must_see(actor, row)
+    raise ForbiddenError("not_permitted", f"{actor.name} may not cancel (needs runs:cancel)", uuid=row.uuid)

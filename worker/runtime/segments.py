@@ -1,0 +1,151 @@
+"""Segments: from a claimed row to a run that is driven, whatever woke it."""
+
+from __future__ import annotations
+
+from codec.answers import Answer
+from codec.errors import SchemaTooNewError
+from codec.events import DecisionGiven, Event, Expired, InputGiven, OutcomeGiven, RunResumed, RunStarted
+from codec.facts import facts_digest
+from codec.suspended import SuspendedRunState
+from codec.vocabulary import BlockedReason, Phase, QuestionKind, ResumeCause, RunStatus, TerminationReason
+from worker.core.policy import live_actor
+from worker.ports.records import Append, Claimed, Due
+from worker.ports.sealing import SealBrokenError
+from worker.runtime.driver import Follow, Segment, live_facts, stamp
+from worker.runtime.feed import PolicyFeed
+from worker.runtime.hold import Hold
+from worker.runtime.journalling import entry_link, entry_row
+from worker.runtime.load import UnreadableError, load_answer, load_request, load_state
+from worker.runtime.parts import Parts
+
+__all__ = ["hold_of", "run_segment"]
+
+
+def hold_of(parts: Parts, claimed: Claimed) -> Hold:
+    """Take a claimed row in hand. Errors: `SealBrokenError` when its key was tampered with."""
+    row = claimed.row
+    now = parts.clock.monotonic()
+    answered = row.cause == ResumeCause.ANSWER and row.answered_by is not None
+    return Hold(
+        row=row,
+        token=claimed.token,
+        key=parts.sealer.unwrap(row.wrapped_key, row.key_id),
+        actor=row.answered_by if answered and row.answered_by else row.owner,
+        via=row.origin,
+        seq=row.seq,
+        head=row.head,
+        began_at=now,
+        proved_at=now,
+    )
+
+
+async def run_segment(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold | None = None) -> None:
+    """Drive a claimed run until it rests or is lost.
+
+    What cannot be read is left in place: a run that waits for a person is shown as `blocked: corrupt`, any other fails.
+    A document of a newer build is left too; the lease ends and a worker that knows it goes on.
+    """
+    try:
+        held = hold_of(parts, claimed) if hold is None else hold
+        held.state = await load_state(parts, held.row, held.key, held=True)
+        held.before_ms = 0 if held.state is None else held.state.counters.elapsed_ms
+        first, follow = await _entrance(parts, feed, claimed, held)
+    except SchemaTooNewError as error:
+        parts.log("run.too_new", {"run": claimed.row.uuid, "version": error.version})
+    except (UnreadableError, SealBrokenError) as error:
+        parts.log("run.unreadable", {"run": claimed.row.uuid, "error": str(error)})
+        await _set_aside(parts, claimed)
+    else:
+        await Segment(parts, feed, held).drive(first, follow)
+
+
+async def _entrance(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold) -> tuple[Event, Follow | None]:
+    state = hold.state
+    if state is None:
+        return await _start(parts, feed, hold), None
+    follow: Follow | None = None
+    if state.phase is Phase.WAITING and claimed.expired:
+        return Expired(**stamp(parts, hold, state.policy)), None
+    if state.phase is Phase.WAITING:
+        answer = await load_answer(parts, hold.row, hold.key, state)
+        follow = None if answer is None else _fold_answer(parts, feed, hold, answer)
+    snapshot, facts = await live_facts(feed, state)
+    same = facts_digest(facts) == facts_digest(state.facts)
+    event = RunResumed(**stamp(parts, hold, snapshot.version), cause=_cause(claimed), facts=None if same else facts)
+    return event, follow
+
+
+async def _start(parts: Parts, feed: PolicyFeed, hold: Hold) -> RunStarted:
+    request = await load_request(parts, hold.row, hold.key)
+    composed = await feed.compose(request)
+    return RunStarted(
+        **stamp(parts, hold, composed.policy),
+        run=hold.row.uuid,
+        request=request,
+        texts=composed.texts,
+        facts=composed.facts,
+        retries=len(parts.figures.retry_s),
+    )
+
+
+def _cause(claimed: Claimed) -> ResumeCause:
+    # Every append clears the row's cause. If it is still there, no segment has added anything since it was set, so the
+    # reason to go on is the same, even when a segment died in between.
+    try:
+        return ResumeCause(claimed.row.cause or ResumeCause.RECOVERY)
+    except ValueError:
+        return ResumeCause.RECOVERY
+
+
+def _fold_answer(parts: Parts, feed: PolicyFeed, hold: Hold, answer: Answer) -> Follow:
+    def follow(state: SuspendedRunState, policy: int) -> Event | None:
+        if state.phase is not Phase.WAITING or state.blocked is not None or state.question is None:
+            return None
+        decider = live_actor(feed.held, answer.decider)
+        stamped = stamp(parts, hold, policy)
+        match state.question.kind:
+            case QuestionKind.APPROVAL if answer.verdicts is not None:
+                return DecisionGiven(**stamped, question=answer.question, decider=decider, verdicts=answer.verdicts)
+            case QuestionKind.INPUT if answer.data is not None:
+                return InputGiven(**stamped, question=answer.question, decider=decider, data=answer.data)
+            case QuestionKind.OUTCOME if answer.outcome is not None:
+                word = answer.outcome
+                return OutcomeGiven(
+                    **stamped,
+                    question=answer.question,
+                    decider=decider,
+                    call=word.call,
+                    happened=word.happened,
+                    run=word.run,
+                )
+            case _:
+                return None
+
+    return follow
+
+
+async def _set_aside(parts: Parts, claimed: Claimed) -> None:
+    row = claimed.row
+    if row.question is not None:
+        blocked = f'{{"reason":"{BlockedReason.CORRUPT.value}","configuration":null}}'
+        await parts.store.block(row.uid, claimed.token, blocked)
+        return
+    entry = entry_row("state_corrupted", seq=row.seq + 1, segment=row.segment, policy=0, prev=row.head, by="regate")
+    await parts.store.commit(
+        Append(
+            run_uid=row.uid,
+            token=claimed.token,
+            first=row.seq + 1,
+            entries=(entry,),
+            head=entry_link(row.uuid, claimed.token, entry),
+            policy=None,
+            status=RunStatus.FAILED,
+            due=Due.NEVER,
+            release=True,
+            reason=TerminationReason.CORRUPT,
+            rounds=row.rounds,
+            input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            high_water=row.high_water,
+        )
+    )
