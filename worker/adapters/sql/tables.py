@@ -1,7 +1,7 @@
-"""The schema: one definition for SQLite and PostgreSQL. Constraints repeat the invariants of the machine.
+"""Tables of runs. Constraints repeat the invariants of the machine.
 
-Columns named payload, text, body, prompt hold sealed bytes; `SEALED` lists them, and nothing else may hold content.
-Times are seconds since the epoch by the database's clock.
+Columns named payload hold sealed bytes; `worker.adapters.sql.sealed` lists every sealed column, and nothing else may
+hold content. Times are seconds since the epoch by the database's clock.
 """
 
 from __future__ import annotations
@@ -10,55 +10,25 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from codec.vocabulary import ActorKind, ExposureState, Origin, RunStatus, TerminationReason
+from codec.vocabulary import ExposureState, Origin, RunStatus, TerminationReason
+from worker.adapters.sql.schema import BIG, metadata, words
 
 __all__ = [
-    "SEALED",
-    "actor",
-    "api_key",
     "audit",
-    "catalogue_version",
-    "configuration",
-    "configuration_skill",
-    "configuration_snippet",
     "doc",
-    "egress",
     "exposure",
     "inbox",
     "journal",
     "key_ring",
-    "metadata",
-    "policy",
     "process",
-    "provider",
     "run",
     "run_source",
-    "skill",
-    "snippet",
-    "tool_switch",
 ]
-
-metadata: Final = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-_Big: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-"""SQLite makes row ids only for a column declared exactly INTEGER."""
-
-
-def _words(column: str, words: type[RunStatus | TerminationReason | Origin | ExposureState | ActorKind]) -> str:
-    return f"{column} IN ({', '.join(repr(w.value) for w in words)})"
-
 
 run: Final = sa.Table(
     "run",
     metadata,
-    sa.Column("uid", _Big, primary_key=True, autoincrement=True),
+    sa.Column("uid", BIG, primary_key=True, autoincrement=True),
     sa.Column("uuid", sa.Text, nullable=False, unique=True),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -96,9 +66,9 @@ run: Final = sa.Table(
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("finished_at", sa.Double),
     sa.UniqueConstraint("owner", "idempotency"),
-    sa.CheckConstraint(_words("status", RunStatus), name="status"),
-    sa.CheckConstraint(_words("origin", Origin), name="origin"),
-    sa.CheckConstraint(f"reason IS NULL OR {_words('reason', TerminationReason)}", name="reason"),
+    sa.CheckConstraint(words("status", RunStatus), name="status"),
+    sa.CheckConstraint(words("origin", Origin), name="origin"),
+    sa.CheckConstraint(f"reason IS NULL OR {words('reason', TerminationReason)}", name="reason"),
     # Who runs holds a token and a lease; a cancelled run keeps the token until its closing entry.
     sa.CheckConstraint(
         "(status = 'running' AND token IS NOT NULL AND due_at IS NOT NULL)"
@@ -108,15 +78,10 @@ run: Final = sa.Table(
     sa.CheckConstraint(
         "status NOT IN ('waiting_for_approval', 'waiting_for_input') OR question IS NOT NULL", name="question"
     ),
-    sa.CheckConstraint(
-        "(status IN ('completed', 'failed')) = (finished_at IS NOT NULL AND status <> 'cancelled')"
-        " OR status = 'cancelled'",
-        name="finished",
-    ),
+    sa.CheckConstraint("(status IN ('completed', 'failed', 'cancelled')) = (finished_at IS NOT NULL)", name="finished"),
 )
-sa.Index(
-    "ix_run_due_at", run.c.due_at, postgresql_where=run.c.due_at.is_not(None), sqlite_where=run.c.due_at.is_not(None)
-)
+_due = run.c.due_at.is_not(None)
+sa.Index("ix_run_due_at", run.c.due_at, postgresql_where=_due, sqlite_where=_due)
 sa.Index("ix_run_status_uid", run.c.status, run.c.uid)
 sa.Index("ix_run_configuration_uid", run.c.configuration_uid)
 
@@ -192,7 +157,7 @@ exposure: Final = sa.Table(
     sa.Column("first_at", sa.Double, nullable=False),
     sa.Column("last_at", sa.Double, nullable=False),
     sa.Column("sends", sa.Integer, nullable=False),
-    sa.CheckConstraint(_words("state", ExposureState), name="state"),
+    sa.CheckConstraint(words("state", ExposureState), name="state"),
 )
 sa.Index("ix_exposure_kind_source_uid", exposure.c.kind, exposure.c.source_uid)
 sa.Index("ix_exposure_provider_uid", exposure.c.provider_uid)
@@ -200,7 +165,7 @@ sa.Index("ix_exposure_provider_uid", exposure.c.provider_uid)
 audit: Final = sa.Table(
     "audit",
     metadata,
-    sa.Column("uid", _Big, primary_key=True, autoincrement=True),
+    sa.Column("uid", BIG, primary_key=True, autoincrement=True),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("run", sa.Text),
     sa.Column("decision", sa.Text, nullable=False),
@@ -238,151 +203,3 @@ key_ring: Final = sa.Table(
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
 )
-
-catalogue_version: Final = sa.Table(
-    "catalogue_version",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("version", sa.BigInteger, nullable=False),
-    sa.CheckConstraint("id = 1", name="single"),
-)
-
-policy: Final = sa.Table(
-    "policy",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-)
-
-
-def _record(name: str, *columns: sa.Column[object], label: str = "identifier") -> sa.Table:
-    """Build a catalogue table: a uid that is never reused, an identifier unique among the living, soft deletion."""
-    table = sa.Table(
-        name,
-        metadata,
-        sa.Column("uid", _Big, primary_key=True, autoincrement=True),
-        sa.Column("identifier", sa.Text, nullable=False),
-        *columns,
-        sa.Column("deleted_at", sa.Double),
-        sqlite_autoincrement=True,
-    )
-    living = table.c.deleted_at.is_(None)
-    sa.Index(f"uq_{name}_{label}", table.c.identifier, unique=True, postgresql_where=living, sqlite_where=living)
-    return table
-
-
-provider: Final = _record(
-    "provider",
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("base_url", sa.Text),
-    sa.Column("api_key_env", sa.Text),
-    sa.Column("trust_zone", sa.Text, nullable=False),
-    sa.Column("max_concurrency", sa.Integer, nullable=False),
-    sa.Column("requests_per_minute", sa.Integer, nullable=False),
-    sa.Column("script", sa.Text),
-)
-
-configuration: Final = _record(
-    "configuration",
-    sa.Column("provider", sa.Text, nullable=False, comment="a provider's identifier"),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("prompt", sa.LargeBinary, nullable=False),
-    sa.Column("prompt_hash", sa.Text, nullable=False, comment="empty = the prompt has no text"),
-    sa.Column("prompt_class", sa.Text),
-    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
-    sa.Column("key_id", sa.Text, nullable=False),
-    sa.Column("fallbacks", sa.Text, nullable=False, comment="JSON list of configurations' identifiers"),
-    sa.Column("allowed_tool_groups", sa.Text, nullable=False, comment="JSON list"),
-    sa.Column("require_second_approver", sa.Boolean, nullable=False),
-    sa.Column("approval_ttl_s", sa.Integer, nullable=False),
-    sa.Column("max_iterations", sa.Integer, nullable=False),
-    sa.Column("max_total_tokens", sa.BigInteger, nullable=False),
-    sa.Column("max_duration_s", sa.Integer, nullable=False),
-    sa.Column("context_length", sa.Integer, nullable=False),
-)
-
-snippet: Final = _record(
-    "snippet",
-    sa.Column("label", sa.Text, nullable=False),
-    sa.Column("text", sa.LargeBinary, nullable=False),
-    sa.Column("text_hash", sa.Text, nullable=False),
-    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
-    sa.Column("key_id", sa.Text, nullable=False),
-    sa.Column("data_class", sa.Text),
-    sa.Column("active", sa.Boolean, nullable=False),
-)
-
-skill: Final = _record(
-    "skill",
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("text_hash", sa.Text, nullable=False),
-    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
-    sa.Column("key_id", sa.Text, nullable=False),
-    sa.Column("data_class", sa.Text),
-    sa.Column("enabled", sa.Boolean, nullable=False),
-    sa.Column("allowed_tools", sa.Text, comment="JSON list; NULL = says nothing"),
-)
-
-
-def _link(name: str, other: sa.Table) -> sa.Table:
-    return sa.Table(
-        name,
-        metadata,
-        sa.Column("configuration_uid", sa.BigInteger, sa.ForeignKey("configuration.uid"), primary_key=True),
-        sa.Column("position", sa.Integer, primary_key=True),
-        sa.Column(f"{other.name}_uid", sa.BigInteger, sa.ForeignKey(f"{other.name}.uid"), nullable=False),
-    )
-
-
-configuration_snippet: Final = _link("configuration_snippet", snippet)
-configuration_skill: Final = _link("configuration_skill", skill)
-
-tool_switch: Final = sa.Table(
-    "tool_switch",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("enabled", sa.Boolean, nullable=False),
-)
-
-egress: Final = sa.Table(
-    "egress",
-    metadata,
-    sa.Column("host", sa.Text, primary_key=True),
-    sa.Column("trust_zone", sa.Text, nullable=False),
-)
-
-actor: Final = sa.Table(
-    "actor",
-    metadata,
-    sa.Column("uid", _Big, primary_key=True, autoincrement=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("enabled", sa.Boolean, nullable=False),
-    sa.Column("admin", sa.Boolean, nullable=False),
-    sa.Column("groups", sa.Text, nullable=False, comment="JSON list"),
-    sa.Column("grants", sa.Text, nullable=False, comment="JSON list"),
-    sa.Column("scopes", sa.Text, nullable=False, comment="JSON list"),
-    sa.Column("max_class", sa.Text),
-    sa.CheckConstraint(_words("kind", ActorKind), name="kind"),
-    sqlite_autoincrement=True,
-)
-
-api_key: Final = sa.Table(
-    "api_key",
-    metadata,
-    sa.Column("digest", sa.Text, primary_key=True, comment="SHA-256 of a key of 256 random bits"),
-    sa.Column("actor_uid", sa.BigInteger, sa.ForeignKey("actor.uid"), nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("revoked_at", sa.Double),
-)
-
-SEALED: Final = (
-    (doc, "payload"),
-    (journal, "payload"),
-    (inbox, "payload"),
-    (configuration, "prompt"),
-    (snippet, "text"),
-    (skill, "body"),
-)
-"""Every column that holds content, sealed. A test checks that no other column ever shows a planted marker."""

@@ -1,0 +1,299 @@
+"""Sealing: what comes back, what does not, and the file of the keys."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.adapters.sealing import KeyRing, KeyRingError, RingSealer, check_value
+from worker.ports.sealing import KeyUnavailableError, SealBrokenError, Sealer, SealingError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+RING = KeyRing(keys=MappingProxyType({"k-1": b"1" * 32, "k-2": b"2" * 32}), active="k-2", subkey=b"s" * 32)
+SEALER = RingSealer(RING)
+KEY = b"d" * 32
+PLACE = ("entry", "run-1", "4")
+
+texts = st.text(max_size=40)
+data = st.one_of(
+    st.binary(max_size=2000),
+    st.builds(lambda unit, n: unit * n, st.binary(min_size=1, max_size=9), st.integers(0, 500)),
+)
+
+
+def test_it_is_a_sealer() -> None:
+    port: Sealer = SEALER
+
+    assert port is SEALER
+
+
+# --- sealing
+
+
+@given(key=st.binary(min_size=32, max_size=32), purpose=texts, owner=texts, index=texts, text=data)
+def test_what_is_sealed_opens(key: bytes, purpose: str, owner: str, index: str, text: bytes) -> None:
+    sealed = SEALER.seal(key, purpose, owner, index, text)
+
+    assert text == SEALER.open(key, purpose, owner, index, sealed)
+
+
+@given(text=data, position=st.integers(min_value=0), change=st.integers(1, 255))
+def test_one_changed_byte_breaks_the_seal(text: bytes, position: int, change: int) -> None:
+    sealed = bytearray(SEALER.seal(KEY, *PLACE, text))
+    sealed[position % len(sealed)] ^= change
+
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, bytes(sealed))
+
+
+@given(text=data, length=st.integers(min_value=0))
+def test_a_cut_seal_is_broken(text: bytes, length: int) -> None:
+    sealed = SEALER.seal(KEY, *PLACE, text)
+
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, sealed[: length % len(sealed)])
+
+
+@given(sealed=st.binary(max_size=200))
+def test_bytes_that_nobody_sealed_are_refused(sealed: bytes) -> None:
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, sealed)
+
+
+@given(here=st.tuples(texts, texts, texts), there=st.tuples(texts, texts, texts))
+def test_a_seal_opens_in_its_own_place_only(here: tuple[str, str, str], there: tuple[str, str, str]) -> None:
+    sealed = SEALER.seal(KEY, *here, b"text")
+
+    if here == there:
+        assert b"text" == SEALER.open(KEY, *there, sealed)
+    else:
+        with pytest.raises(SealBrokenError):
+            SEALER.open(KEY, *there, sealed)
+
+
+@pytest.mark.parametrize("there", [("entry", "run-14", ""), ("entryrun-1", "", "4"), ("", "entryrun-1", "4")])
+def test_the_parts_of_a_place_do_not_run_together(there: tuple[str, str, str]) -> None:
+    sealed = SEALER.seal(KEY, *PLACE, b"text")
+
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *there, sealed)
+
+
+@pytest.mark.parametrize("key", [b"e" * 32, b"d" * 16, b""])
+def test_another_key_does_not_open(key: bytes) -> None:
+    sealed = SEALER.seal(KEY, *PLACE, b"text")
+
+    with pytest.raises(SealBrokenError) as broken:
+        SEALER.open(key, *PLACE, sealed)
+
+    assert broken.value.__cause__ is None
+
+
+def test_sealing_twice_gives_different_bytes() -> None:
+    assert SEALER.seal(KEY, *PLACE, b"text") != SEALER.seal(KEY, *PLACE, b"text")
+
+
+def test_long_text_is_compressed_and_short_or_random_is_not() -> None:
+    assert len(SEALER.seal(KEY, *PLACE, b"a" * 512)) < 100
+    assert 511 + 29 == len(SEALER.seal(KEY, *PLACE, b"a" * 511))
+    assert 4096 + 29 == len(SEALER.seal(KEY, *PLACE, os.urandom(4096)))
+
+
+def forged(form: int, content: bytes) -> bytes:
+    """Seal as whoever holds the key can, with any content."""
+    place = bytes((form,)) + b"\0\0\0\x05entry\0\0\0\x05run-1\0\0\0\x014"
+    return bytes((form,)) + b"n" * 12 + AESGCM(KEY).encrypt(b"n" * 12, content, place)
+
+
+def test_a_bomb_is_refused_before_it_unfolds() -> None:
+    bomb = forged(2, zstd.compress(b"\0" * (65 * 1024 * 1024)))
+
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, bomb)
+
+
+def test_what_may_be_sealed_opens_up_to_the_bound() -> None:
+    largest = b"\0" * (64 * 1024 * 1024)
+
+    assert largest == SEALER.open(KEY, *PLACE, SEALER.seal(KEY, *PLACE, largest))
+    with pytest.raises(SealingError):
+        SEALER.seal(KEY, *PLACE, largest + b"\0")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no frame", zstd.compress(b"a" * 600)[:-3], zstd.compress(b"a") + b"more", zstd.compress(b"a") * 2],
+)
+def test_a_frame_that_is_not_exactly_one_is_refused(content: bytes) -> None:
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, forged(2, content))
+
+
+@pytest.mark.parametrize("form", [0, 3, 255])
+def test_an_unknown_format_is_refused(form: int) -> None:
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, forged(form, b"text"))
+
+
+def test_the_format_is_part_of_what_is_sealed() -> None:
+    sealed = SEALER.seal(KEY, *PLACE, b"a" * 600)
+
+    with pytest.raises(SealBrokenError):
+        SEALER.open(KEY, *PLACE, b"\x01" + sealed[1:])
+
+
+# --- data keys and hashes
+
+
+def test_a_data_key_unwraps_under_its_own_id() -> None:
+    made = SEALER.new_key()
+
+    assert ("k-2", 32) == (made.key_id, len(made.key))
+    assert made.key not in made.wrapped
+    assert "key=" not in repr(made)
+    assert made.key == RingSealer(RING).unwrap(made.wrapped, "k-2")
+    assert made.key == SEALER.unwrap(made.wrapped, "k-2")
+    assert SEALER.new_key().key != made.key
+
+
+def test_a_data_key_does_not_unwrap_elsewhere() -> None:
+    made = SEALER.new_key()
+
+    with pytest.raises(SealBrokenError):
+        SEALER.unwrap(made.wrapped, "k-1")
+    with pytest.raises(KeyUnavailableError) as missing:
+        SEALER.unwrap(made.wrapped, "k-9")
+    with pytest.raises(SealBrokenError):
+        SEALER.unwrap(b"", "k-1")
+    assert "k-9" == missing.value.key_id
+    assert frozenset({"k-1", "k-2"}) == SEALER.key_ids
+
+
+def test_unwrapped_keys_are_kept_up_to_a_bound() -> None:
+    sealer = RingSealer(RING)
+    made = [sealer.new_key() for _ in range(1100)]
+
+    assert len(sealer._unwrapped) == 1024
+    assert [key.key for key in made] == [sealer.unwrap(key.wrapped, key.key_id) for key in made]
+
+
+def test_a_hash_depends_on_purpose_data_and_installation() -> None:
+    other = RingSealer(KeyRing(keys=RING.keys, active="k-2", subkey=b"t" * 32))
+    rotated = RingSealer(KeyRing(keys=MappingProxyType({"k-3": b"3" * 32}), active="k-3", subkey=RING.subkey))
+    value = SEALER.keyed_hash("text", b"data")
+
+    assert 64 == len(value)
+    assert value == SEALER.keyed_hash("text", b"data") == rotated.keyed_hash("text", b"data")
+    others = [SEALER.keyed_hash("tex", b"tdata"), SEALER.keyed_hash("text", b"dat"), other.keyed_hash("text", b"data")]
+    assert value not in others
+
+
+def test_a_check_value_recognises_a_key() -> None:
+    assert check_value(b"1" * 32) == check_value(b"1" * 32) != check_value(b"2" * 32)
+
+
+# --- the file
+
+
+def test_a_created_ring_loads_and_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+
+    ring = KeyRing.create(path)
+
+    assert ring == KeyRing.load(path)
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert [path] == list(tmp_path.iterdir())
+    assert ring.active in ring.keys
+    assert all(repr(key) not in repr(ring) for key in (*ring.keys.values(), ring.subkey))
+
+
+def test_a_ring_is_never_created_twice(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    made: list[KeyRing] = []
+    refused: list[KeyRingError] = []
+
+    def create() -> None:
+        try:
+            made.append(KeyRing.create(path))
+        except KeyRingError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (1, 7) == (len(made), len(refused))
+    assert made[0] == KeyRing.load(path)
+    assert "exists already" in str(refused[0])
+    assert [path] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
+def test_a_ring_that_others_may_open_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "keys.json"
+    KeyRing.create(path)
+    path.chmod(mode)
+
+    with pytest.raises(KeyRingError, match=f"chmod 600 {path}"):
+        KeyRing.load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version":2,"active":"a","keys":{"a":"%s"},"subkey":"%s"}',
+        '{"version":1,"active":"b","keys":{"a":"%s"},"subkey":"%s"}',
+        '{"version":1,"active":"a","keys":{"a":"%s="},"subkey":"%s"}',
+        '{"version":1,"active":"a","keys":{"a":"AAAA"},"subkey":"%s"}',
+        '{"version":1,"active":"a","keys":{"a":"%s"},"subkey":"%s","more":1}',
+    ],
+)
+def test_a_file_that_is_no_ring_is_refused_without_its_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text.replace("%s", "A" * 43 + "="))
+    path.chmod(0o600)
+
+    with pytest.raises(KeyRingError) as refused:
+        KeyRing.load(path)
+
+    assert f"{path} is not a key ring" == str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_missing_file_or_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KeyRingError, match="is missing"):
+        KeyRing.load(tmp_path / "keys.json")
+    with pytest.raises(KeyRingError, match="cannot be written"):
+        KeyRing.create(tmp_path / "none" / "keys.json")
+
+
+def test_rotation_adds_a_key_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    old = KeyRing.create(path)
+    made = RingSealer(old).new_key()
+
+    new = old.rotate(path)
+
+    assert new == KeyRing.load(path)
+    assert (old.active in new.keys, new.active in old.keys) == (True, False)
+    assert old.subkey == new.subkey
+    assert made.key == RingSealer(new).unwrap(made.wrapped, made.key_id)
+    assert new.active == RingSealer(new).new_key().key_id

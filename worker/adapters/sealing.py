@@ -1,0 +1,270 @@
+"""Sealing with a key ring in a file: AES-256-GCM under one data key per run or record, wrapped by the ring (RFC 3394).
+
+    KeyRingError             the ring's file cannot be used; the message names the file and the fault, never a key
+
+Sealed bytes: one byte of format (1 plain, 2 zstd), 12 bytes of nonce, ciphertext with its tag. The associated data is
+the format, purpose, owner and index, each with its length before it, so that no two places share one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import struct
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Self
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
+from worker.ports.sealing import KeyUnavailableError, SealBrokenError, SealingError, WrappedKey
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+__all__ = ["KeyRing", "KeyRingError", "RingSealer", "check_value"]
+
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_PLAIN: Final = 1
+_ZSTD: Final = 2
+_ZSTD_LEVEL: Final = 1
+_ZSTD_FROM: Final = 512
+"""Bytes. Below, zstd saves little more than its own header."""
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""What may be sealed, and what a sealed text may unfold to. A state has at most some MiB; more is a fault or a bomb."""
+_RING_VERSION: Final = 1
+_UNWRAPPED: Final = 1024
+"""Data keys kept unwrapped: as many as a process drives runs."""
+
+
+class KeyRingError(Exception):
+    """The key ring cannot be used. The message says which file and why."""
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file: keys in base64 by their id."""
+
+    version: int
+    active: str
+    keys: dict[str, str]
+    subkey: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRing:
+    """The keys that wrap data keys, by id, and the subkey of hashes, which is never rotated."""
+
+    keys: Mapping[str, bytes]
+    active: str
+    subkey: bytes
+
+    def __repr__(self) -> str:
+        """Show no key."""
+        return f"KeyRing(active={self.active!r}, ids={sorted(self.keys)!r})"
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Make a ring of one random key and write it for its owner alone, whole or not at all.
+
+        Errors: `KeyRingError` when the file exists, even if it appeared this moment, or cannot be written.
+        """
+        keys = _new_key()
+        ring = cls(keys=MappingProxyType(keys), active=next(iter(keys)), subkey=secrets.token_bytes(_KEY_BYTES))
+        ring._write(path, replace=False)
+        return ring
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a ring. Errors: `KeyRingError` when it is missing, readable by others, or not a ring."""
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                data = file.read()
+        except FileNotFoundError:
+            raise KeyRingError(f"{path} is missing") from None
+        except OSError as error:
+            raise KeyRingError(f"{path} cannot be read ({type(error).__name__})") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise KeyRingError(f"{path} is open to others than its owner; run: chmod 600 {path}")
+        ring = cls._parse(data)
+        if ring is None:
+            raise KeyRingError(f"{path} is not a key ring")
+        return ring
+
+    def rotate(self, path: Path) -> KeyRing:
+        """Add a random key, make it the active one and replace the file; the older ones still open what they wrapped.
+
+        Errors: `KeyRingError` when it cannot be written.
+        """
+        added = _new_key()
+        ring = KeyRing(keys=MappingProxyType({**self.keys, **added}), active=next(iter(added)), subkey=self.subkey)
+        ring._write(path, replace=True)
+        return ring
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Self | None:
+        try:
+            stored = msgspec.json.decode(data, type=_Stored)
+            keys = {name: base64.b64decode(key, validate=True) for name, key in stored.keys.items()}
+            subkey = base64.b64decode(stored.subkey, validate=True)
+        except (msgspec.MsgspecError, binascii.Error, ValueError):
+            return None
+        sound = stored.version == _RING_VERSION and stored.active in keys
+        if not sound or any(len(key) != _KEY_BYTES for key in (*keys.values(), subkey)):
+            return None
+        return cls(keys=MappingProxyType(keys), active=stored.active, subkey=subkey)
+
+    def _write(self, path: Path, *, replace: bool) -> None:
+        keys = {name: base64.b64encode(key).decode() for name, key in self.keys.items()}
+        subkey = base64.b64encode(self.subkey).decode()
+        stored = _Stored(version=_RING_VERSION, active=self.active, keys=keys, subkey=subkey)
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            _write_new(fresh, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
+            try:
+                if replace:
+                    fresh.replace(path)
+                else:
+                    path.hardlink_to(fresh)  # unlike a rename it refuses to replace
+            finally:
+                fresh.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+        except FileExistsError:
+            raise KeyRingError(f"{path} exists already") from None
+        except OSError as error:
+            raise KeyRingError(f"{path} cannot be written ({type(error).__name__})") from None
+
+
+def _new_key() -> dict[str, bytes]:
+    return {f"k-{secrets.token_hex(4)}": secrets.token_bytes(_KEY_BYTES)}
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def check_value(key: bytes) -> str:
+    """Give a value by which a key is recognised and that tells nothing of it: HMAC-SHA-256 of a fixed text, in hex."""
+    return hmac.new(key, b"regate check value", hashlib.sha256).hexdigest()
+
+
+class RingSealer:
+    """The port `Sealer` with a `KeyRing`."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+        self._unwrapped: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
+        self._guard = threading.Lock()
+
+    @property
+    def key_ids(self) -> frozenset[str]:
+        """See the port."""
+        return frozenset(self._ring.keys)
+
+    def new_key(self) -> WrappedKey:
+        """See the port."""
+        key = secrets.token_bytes(_KEY_BYTES)
+        wrapped = aes_key_wrap(self._ring.keys[self._ring.active], key)
+        self._remember(self._ring.active, wrapped, key)
+        return WrappedKey(key=key, wrapped=wrapped, key_id=self._ring.active)
+
+    def unwrap(self, wrapped: bytes, key_id: str) -> bytes:
+        """See the port."""
+        with self._guard:
+            known = self._unwrapped.get((key_id, wrapped))
+            if known is not None:
+                self._unwrapped.move_to_end((key_id, wrapped))
+                return known
+        ring_key = self._ring.keys.get(key_id)
+        if ring_key is None:
+            raise KeyUnavailableError(key_id)
+        try:
+            key = aes_key_unwrap(ring_key, wrapped)
+        except (InvalidUnwrap, ValueError):
+            raise SealBrokenError("key") from None
+        self._remember(key_id, wrapped, key)
+        return key
+
+    def seal(self, key: bytes, purpose: str, owner: str, index: str, data: bytes) -> bytes:
+        """See the port. Errors: `SealingError` for more than 64 MiB."""
+        if len(data) > _MOST_BYTES:
+            raise SealingError(f"more than {_MOST_BYTES} bytes cannot be sealed")
+        form = _PLAIN
+        if len(data) >= _ZSTD_FROM:
+            packed = zstd.compress(data, level=_ZSTD_LEVEL)
+            if len(packed) < len(data):
+                form, data = _ZSTD, packed
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return bytes((form,)) + nonce + AESGCM(key).encrypt(nonce, data, _place(form, purpose, owner, index))
+
+    def open(self, key: bytes, purpose: str, owner: str, index: str, sealed: bytes) -> bytes:
+        """See the port."""
+        form = sealed[0] if sealed else 0
+        nonce, ciphertext = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+        try:
+            data = AESGCM(key).decrypt(nonce, ciphertext, _place(form, purpose, owner, index))
+        except (InvalidTag, ValueError):
+            raise SealBrokenError(purpose) from None
+        if form == _PLAIN:
+            return data
+        unpacked = _unpack(data) if form == _ZSTD else None
+        if unpacked is None:
+            raise SealBrokenError(purpose)
+        return unpacked
+
+    def keyed_hash(self, purpose: str, data: bytes) -> str:
+        """See the port."""
+        return hmac.new(self._ring.subkey, _prefixed(purpose.encode()) + data, hashlib.sha256).hexdigest()
+
+    def _remember(self, key_id: str, wrapped: bytes, key: bytes) -> None:
+        with self._guard:
+            self._unwrapped[key_id, wrapped] = key
+            if len(self._unwrapped) > _UNWRAPPED:
+                self._unwrapped.popitem(last=False)
+
+
+def _place(form: int, purpose: str, owner: str, index: str) -> bytes:
+    return bytes((form,)) + b"".join(_prefixed(part.encode()) for part in (purpose, owner, index))
+
+
+def _prefixed(part: bytes) -> bytes:
+    return struct.pack(">I", len(part)) + part
+
+
+def _unpack(data: bytes) -> bytes | None:
+    """Unfold one zstd frame; None when it is none, is cut, is followed by something, or grows beyond the bound."""
+    unpacker = zstd.ZstdDecompressor()
+    try:
+        unpacked = unpacker.decompress(data, max_length=_MOST_BYTES + 1)
+    except zstd.ZstdError:
+        return None
+    whole = unpacker.eof and not unpacker.unused_data and len(unpacked) <= _MOST_BYTES
+    return unpacked if whole else None

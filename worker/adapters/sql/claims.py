@@ -1,0 +1,219 @@
+"""Who drives a run: claims, heartbeats, wake-ups and giving up a claim.
+
+A claim's token is the guard of every later write; nobody extends or gives up what he does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from codec.vocabulary import QuestionKind, ResumeCause, RunStatus
+from worker.adapters.sql.batch import Batch
+from worker.adapters.sql.clock import read_now
+from worker.adapters.sql.rows import RUN_COLUMNS, run_row
+from worker.adapters.sql.tables import run
+from worker.ports.records import Claimed, Renewal, RunRow
+
+__all__ = [
+    "ClaimTerms",
+    "block_run",
+    "claim_due",
+    "give_back_run",
+    "list_dead_cancelled",
+    "renew_leases",
+    "take_wakeable",
+]
+
+_CLAIMABLE: Final = tuple(
+    status.value
+    for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING_FOR_APPROVAL, RunStatus.WAITING_FOR_INPUT)
+)
+"""A running one is due when its lease ended; a waiting one only because somebody or its expiry made it due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimTerms:
+    """Who claims how many of which runs; the fields are the port's arguments."""
+
+    limit: int
+    token: str
+    holder: str
+    lease_s: float
+    key_ids: frozenset[str]
+    doc_version: int
+    uuids: Sequence[str] | None
+
+
+def claim_due(connection: sa.Connection, terms: ClaimTerms) -> list[Claimed]:
+    """Claim the oldest due runs: lock them, then write token and lease.
+
+    Locks the chosen rows; on PostgreSQL whoever comes second skips them, on SQLite the transaction is immediate.
+    Index: ix_run_due_at, in its order. Nothing that another process can do shows a run to two claimers.
+    """
+    if terms.limit <= 0:
+        return []
+    now = read_now(connection)
+    chosen = (
+        sa.select(*RUN_COLUMNS)
+        .where(
+            run.c.due_at <= now,
+            run.c.status.in_(_CLAIMABLE),
+            run.c.key_id.in_(sorted(terms.key_ids)),
+            run.c.doc_version <= terms.doc_version,
+        )
+        .order_by(run.c.due_at)
+        .limit(terms.limit)
+        .with_for_update(skip_locked=True)
+    )
+    if terms.uuids is not None:
+        chosen = chosen.where(run.c.uuid.in_(terms.uuids))
+    rows = [run_row(row) for row in connection.execute(chosen)]
+    if rows:
+        connection.execute(
+            sa.update(run)
+            .where(run.c.uid.in_([row.uid for row in rows]))
+            .values(
+                status=RunStatus.RUNNING.value,
+                token=terms.token,
+                holder=terms.holder,
+                segment=run.c.segment + 1,
+                attempts=run.c.attempts + 1,
+                due_at=now + terms.lease_s,
+                woken_at=None,  # when it is due again, that is news
+                updated_at=now,
+            )
+        )
+    return [_claimed(row, terms, now) for row in rows]
+
+
+def _claimed(row: RunRow, terms: ClaimTerms, now: float) -> Claimed:
+    held = replace(
+        row,
+        status=RunStatus.RUNNING,
+        token=terms.token,
+        holder=terms.holder,
+        segment=row.segment + 1,
+        attempts=row.attempts + 1,
+        due_at=now + terms.lease_s,
+        updated_at=now,
+    )
+    return Claimed(row=held, token=terms.token, was=row.status, expired=_expired(row, now))
+
+
+def _expired(row: RunRow, now: float) -> bool:
+    """Tell whether the open question ran out unanswered.
+
+    An answer or a person's resume came in time by its own guard, however late its claim. A blocked run that was made
+    due by nothing but its expiry has an answer that could not be spent: its question ran out as well.
+    """
+    if row.question is None or row.expires_at is None or row.expires_at > now or row.cause == ResumeCause.ANSWER:
+        return False
+    return row.answered_by is None or (row.blocked is not None and row.cause != ResumeCause.RESUME)
+
+
+_HOLD: Final = Batch(uid=sa.BigInteger, token=sa.Text)
+
+
+@cache
+def _renew_statement(dialect: str) -> ReturningUpdate[int, str]:
+    hold = _HOLD.source(dialect)
+    return (
+        sa.update(run)
+        .values(due_at=sa.bindparam("lease_end", type_=sa.Double))
+        # Whoever has a token runs, or was cancelled and still finishes what is open: nobody may close that meanwhile.
+        .where(run.c.uid == hold.c.uid, run.c.token == hold.c.token)
+        .returning(run.c.uid, run.c.status)
+    )
+
+
+def renew_leases(connection: sa.Connection, holds: Sequence[tuple[int, str]], lease_s: float) -> list[Renewal]:
+    """Extend the leases that still hold, in one statement, and tell which runs were cancelled.
+
+    Locks their rows. Index: the primary key. A lease that ended holds as long as nobody else claimed the run.
+    """
+    if not holds:
+        return []
+    dialect = connection.dialect.name
+    parameters = _HOLD.parameters(dialect, sorted(set(holds))) | {"lease_end": read_now(connection) + lease_s}
+    statuses = {row.uid: row.status for row in connection.execute(_renew_statement(dialect), parameters)}
+    return [
+        Renewal(run_uid=uid, held=uid in statuses, cancelled=statuses.get(uid) == RunStatus.CANCELLED.value)
+        for uid, _ in holds
+    ]
+
+
+def take_wakeable(connection: sa.Connection, limit: int, interval_s: float) -> list[str]:
+    """Mark due runs as woken and give their uuids, oldest due first; each once per interval for the whole fleet.
+
+    Locks the chosen rows and skips those that are locked. Index: ix_run_due_at.
+    """
+    now = read_now(connection)
+    due = (
+        sa.select(run.c.uid)
+        .where(
+            run.c.due_at <= now,
+            run.c.status.in_(_CLAIMABLE),
+            sa.or_(run.c.woken_at.is_(None), run.c.woken_at <= now - interval_s),
+        )
+        .order_by(run.c.due_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .cte("due")  # with its lock clause it is computed once, so the limit holds
+    )
+    woken = connection.execute(
+        sa.update(run)
+        .where(run.c.uid.in_(sa.select(due.c.uid)))
+        .values(woken_at=now)
+        .returning(run.c.uuid, run.c.due_at)
+    )
+    return [row.uuid for row in sorted(woken, key=lambda row: row.due_at)]
+
+
+def list_dead_cancelled(connection: sa.Connection, limit: int) -> list[RunRow]:
+    """Read cancelled runs whose token outlived its lease, oldest first. Index: ix_run_due_at. Locks nothing."""
+    dead = (
+        sa.select(*RUN_COLUMNS)
+        .where(
+            run.c.due_at <= read_now(connection),
+            run.c.status == RunStatus.CANCELLED.value,
+            run.c.token.is_not(None),
+        )
+        .order_by(run.c.due_at)
+        .limit(limit)
+    )
+    return [run_row(row) for row in connection.execute(dead)]
+
+
+def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str) -> bool:
+    """Put a claimed run aside until a person resumes it or its question expires. False when the claim is lost."""
+    now = read_now(connection)
+    return _release(connection, run_uid, token, blocked=blocked, cause=None, due_at=run.c.expires_at, updated_at=now)
+
+
+def give_back_run(connection: sa.Connection, run_uid: int, token: str, cause: str | None) -> bool:
+    """Make a claimed run due again as if it had not been claimed. False when the claim is lost."""
+    now = read_now(connection)
+    attempts = sa.case((run.c.attempts > 0, run.c.attempts - 1), else_=0)
+    return _release(connection, run_uid, token, cause=cause, due_at=now, attempts=attempts, updated_at=now)
+
+
+def _release(connection: sa.Connection, run_uid: int, token: str, **values: Any) -> bool:
+    """Give up a claim: the status is again what the row's question says. Guard: uid, token, running."""
+    kind = run.c.question_kind
+    status = sa.case(
+        (kind == QuestionKind.INPUT.value, RunStatus.WAITING_FOR_INPUT.value),
+        (kind.is_not(None), RunStatus.WAITING_FOR_APPROVAL.value),
+        else_=RunStatus.QUEUED.value,
+    )
+    released = connection.execute(
+        sa.update(run)
+        .where(run.c.uid == run_uid, run.c.token == token, run.c.status == RunStatus.RUNNING.value)
+        .values(status=status, token=None, holder=None, **values)
+    )
+    return released.rowcount == 1

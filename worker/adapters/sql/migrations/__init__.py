@@ -1,0 +1,1 @@
+"""Alembic's folder: the environment and the revisions. `worker.adapters.sql.migrate` runs it."""
