@@ -35,9 +35,13 @@ def must_start(actor: LiveActor, request: AgentRunRequest) -> None:
 
 
 def must_see(actor: LiveActor, row: RunRow) -> None:
-    """Check the right to a run's metadata. Errors: `NotFoundError`, as if there were no such run."""
-    if not (actor.enabled and actor.name == row.owner) and not holds(actor, "runs:read"):
-        raise NotFoundError("not_found", "there is no such run", uuid=row.uuid)
+    """Check the right to a run's metadata: owner, `runs:read`, or `runs:decide`, since nobody can deny unseen.
+
+    Errors: `NotFoundError`, as if there were no such run.
+    """
+    if (actor.enabled and actor.name == row.owner) or holds(actor, "runs:read") or holds(actor, "runs:decide"):
+        return
+    raise NotFoundError("not_found", "there is no such run", uuid=row.uuid)
 
 
 def may_see_content(actor: LiveActor, row: RunRow) -> bool:

@@ -18,7 +18,7 @@ from codec.answers import Answer, OutcomeWord
 from codec.errors import CodecError
 from codec.ids import parse_run_uuid
 from codec.request import AgentRunRequest
-from codec.suspended import SuspendedRunState
+from codec.suspended import STATE_VERSION, Question, SuspendedRunState
 from codec.vocabulary import (
     FINAL_STATUSES,
     WAITING_STATUSES,
@@ -178,37 +178,49 @@ class Runtime:
 
     async def decide(self, actor: Actor, uuid: str, question: str, said: answers.Verdicts, *, via: str) -> None:
         """Answer an approval question: one document that covers every gated call."""
-        row, live, state = await self._asked(actor, uuid)
-        asked = answers.must_be_open(row, state, question, QuestionKind.APPROVAL)
+        row, live, state, asked = await self._asked(actor, uuid, question, QuestionKind.APPROVAL)
         answer = answers.answer_decision(state, asked, said, actor, via)
         denial = all(not v.approve for v in (answer.verdicts or {}).values())
         await self._give(row, state, answer, live, QuestionKind.APPROVAL, replaces=denial)
 
     async def submit(self, actor: Actor, uuid: str, question: str, data: str, *, via: str) -> None:
         """Answer an input question with a JSON object."""
-        row, live, state = await self._asked(actor, uuid)
-        asked = answers.must_be_open(row, state, question, QuestionKind.INPUT)
+        row, live, state, asked = await self._asked(actor, uuid, question, QuestionKind.INPUT)
         answer = answers.answer_input(state, asked, data, actor, via)
         await self._give(row, state, answer, live, QuestionKind.INPUT, replaces=False)
 
     async def settle(self, actor: Actor, uuid: str, question: str, word: OutcomeWord, *, via: str) -> None:
         """Say what became of a call of unknown outcome."""
-        row, live, state = await self._asked(actor, uuid)
-        asked = answers.must_be_open(row, state, question, QuestionKind.OUTCOME)
+        row, live, state, asked = await self._asked(actor, uuid, question, QuestionKind.OUTCOME)
         answer = answers.answer_outcome(state, asked, word, actor, via)
         await self._give(row, state, answer, live, QuestionKind.OUTCOME, replaces=False)
 
-    async def _asked(self, actor: Actor, uuid: str) -> tuple[RunRow, LiveActor, SuspendedRunState]:
+    async def _asked(
+        self, actor: Actor, uuid: str, question: str, kind: QuestionKind
+    ) -> tuple[RunRow, LiveActor, SuspendedRunState, Question]:
+        """Give the run, the decider's rights, the state and the open question, when it is the one that was shown."""
         row, live = await self._found(actor, uuid)
         rights.must_decide(live, row)
+        try:
+            state = await self._waiting_state(row)
+            return row, live, state, answers.must_be_open(row, state, question, kind)
+        except ConflictError as conflict:
+            # Whoever comes second wants to know who came first, also when the run has long gone on.
+            stored = await self.parts.store.inbox(row.uid, question)
+            if stored is None or conflict.code == "wrong_question":
+                raise
+            raise ConflictError(
+                "already_answered", _SAID["answered"], uuid=uuid, decided_by=stored.decided_by
+            ) from None
+
+    async def _waiting_state(self, row: RunRow) -> SuspendedRunState:
         if row.status not in WAITING_STATUSES:
-            decided = row.answered_by if row.status is RunStatus.RUNNING else None
-            raise ConflictError("not_waiting", "the run does not wait for an answer", uuid=uuid, decided_by=decided)
+            raise ConflictError("not_waiting", _SAID["not_waiting"], uuid=row.uuid)
         inside = await look_inside(self.parts, row)
         if inside.state is None:
             reason = "unreadable" if inside.blocked is None else inside.blocked.value
-            raise UnavailableError(reason, "the run's state cannot be read here; nothing was done", uuid=uuid)
-        return row, live, inside.state
+            raise UnavailableError(reason, "the run's state cannot be read here; nothing was done", uuid=row.uuid)
+        return inside.state
 
     async def _give(
         self,
@@ -294,7 +306,7 @@ class Runtime:
         """See a run to its rest, claiming it here whenever it is due and nobody else has it."""
         while True:
             row = await self.parts.store.run(uuid)
-            if row is None or at_rest(row):
+            if row is None or at_rest(row) or not self._can_open(row):
                 return
             held = self.host.task_of(row.uid)
             if held is not None:
@@ -313,6 +325,9 @@ class Runtime:
             if row is None or at_rest(row):
                 return
             await asyncio.sleep(_POLL_S)
+
+    def _can_open(self, row: RunRow) -> bool:
+        return row.key_id in self.parts.sealer.key_ids and row.doc_version <= STATE_VERSION
 
     def wake_soon(self, uuids: Sequence[str]) -> None:
         """Send wake-ups in the background."""
