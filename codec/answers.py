@@ -8,6 +8,7 @@ import msgspec
 
 from codec.actor import Actor
 from codec.documents import decode_document, encode_document
+from codec.errors import CodecError
 from codec.events import CallVerdict
 
 __all__ = ["ANSWER_VERSION", "Answer", "OutcomeWord"]
@@ -24,7 +25,7 @@ class OutcomeWord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     run: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One answer to one question. Exactly one of `verdicts`, `data` and `outcome` is set."""
 
     version: int = ANSWER_VERSION
@@ -41,5 +42,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def decode(cls, data: bytes) -> Answer:
-        """Read an answer. Errors: `CodecError`, `SchemaTooNewError`."""
-        return decode_document(data, cls, "answer", ANSWER_VERSION, {})
+        """Read an answer. Errors: `CodecError`, also when it holds not exactly one answer; `SchemaTooNewError`."""
+        answer = decode_document(data, cls, "answer", ANSWER_VERSION, {})
+        if sum(part is not None for part in (answer.verdicts, answer.data, answer.outcome)) != 1:
+            raise CodecError("answer", "$", "not exactly one answer")
+        if answer.outcome is not None and answer.outcome.run and answer.outcome.happened is not None:
+            raise CodecError("answer", "$.outcome", "not exactly one outcome")
+        return answer

@@ -113,8 +113,8 @@ class Suspend(msgspec.Struct, frozen=True, kw_only=True, tag="suspend", forbid_u
     """Store the state and free the worker.
 
     Shape: a question waits for a person; `blocked` says that its answer could not be acted on; `parked` (without a
-    question) is the number of the retry to wait for. Units: `ttl_s` seconds until the question expires, 0 = never;
-    `not_before_ms` milliseconds that a provider asked us to wait.
+    question) is the number of the retry to wait for. Units: `ttl_s` seconds until a new question expires, 0 = never;
+    a question that was open already keeps its time. `not_before_ms` milliseconds that a provider asked us to wait.
     """
 
     kind: QuestionKind | None = None

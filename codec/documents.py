@@ -17,14 +17,16 @@ import msgspec
 from codec.errors import CodecError, SchemaTooNewError
 from codec.text import MAX_DEPTH, parse_json
 
-__all__ = ["Upgrade", "convert", "decode_document", "encode_document", "read_versioned"]
+__all__ = ["Upgrade", "convert", "decode_document", "encode_document", "encode_fields", "read_versioned"]
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 _T = TypeVar("_T")
-_PATH: Final = re.compile(r" - at `(.*)`$", re.DOTALL)
+_AT: Final = " - at `"
+_UNKNOWN_FIELD: Final = "Object contains unknown field `"
+_PATH: Final = re.compile(r"\$(?:\.[a-z0-9_]+|\[(?:[0-9]+|\.\.\.)\])*")
 _KNOWN_PROBLEMS: Final = (
     ("Object missing required field", "a field is missing"),
-    ("Object contains unknown field", "an unknown field"),
+    (_UNKNOWN_FIELD, "an unknown field"),
     ("Invalid enum value", "not a known value"),
     ("Invalid value", "not a known kind"),
     ("Expected `int` >", "out of range"),
@@ -32,11 +34,29 @@ _KNOWN_PROBLEMS: Final = (
 )
 _STORED_DEPTH: Final = MAX_DEPTH + 32
 """Levels of a stored document: a cleaned value of `MAX_DEPTH` levels inside our own structs."""
+_STORED_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of a stored document: many texts of `MAX_TEXT_BYTES`; reading one takes about ten times as much memory."""
 
 
 def encode_document(value: msgspec.Struct) -> bytes:
-    """Encode a struct that holds its own `version`. Law: the same value gives the same bytes."""
-    return msgspec.json.encode(value)
+    """Encode a struct that holds its own `version`.
+
+    Law: the same value gives the same bytes. Errors: `CodecError` for what could not be read back, before it is stored.
+    """
+    return encode_fields(value, type(value).__name__.lower())
+
+
+def encode_fields(value: object, document: str) -> bytes:
+    """Encode a struct or the fields of a document. Errors: `CodecError` for what no reader would take."""
+    problem = "cannot be stored"
+    try:
+        data = msgspec.json.encode(value)
+        if len(data) <= _STORED_BYTES:
+            return data
+        problem = f"longer than {_STORED_BYTES} bytes"
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        pass  # the error is made below, because this one would keep the value
+    raise CodecError(document, "$", problem)
 
 
 def read_versioned(data: bytes, document: str, current: int) -> tuple[int, dict[str, Any]]:
@@ -45,7 +65,7 @@ def read_versioned(data: bytes, document: str, current: int) -> tuple[int, dict[
     Errors: `CodecError` for anything that is no object with a usable version, `SchemaTooNewError` for a newer one.
     A missing version means 0: the first documents had none.
     """
-    fields = parse_json(data, document, max_depth=_STORED_DEPTH)
+    fields = parse_json(data, document, max_depth=_STORED_DEPTH, max_bytes=_STORED_BYTES)
     if not isinstance(fields, dict):
         raise CodecError(document, "$", "not an object")
     version = fields.get("version", 0)
@@ -56,10 +76,18 @@ def read_versioned(data: bytes, document: str, current: int) -> tuple[int, dict[
     return version, fields
 
 
-def decode_document(data: bytes, kind: type[_T], document: str, current: int, upgrades: Mapping[int, Upgrade]) -> _T:
+def decode_document(
+    data: bytes,
+    kind: type[_T],
+    document: str,
+    current: int,
+    upgrades: Mapping[int, Upgrade],
+    complete: Callable[[dict[str, Any]], None] | None = None,
+) -> _T:
     """Decode a stored document of any released version.
 
-    Shape: `upgrades[n]` turns the fields of version n into those of version n + 1.
+    Shape: `upgrades[n]` turns the fields of version n into those of version n + 1; `complete` refuses current fields
+    that lack what their struct has a default for.
     Errors: `CodecError` with the path of the fault.
     """
     version, fields = read_versioned(data, document, current)
@@ -69,6 +97,8 @@ def decode_document(data: bytes, kind: type[_T], document: str, current: int, up
             raise CodecError(document, "$.version", f"version {older} was never released")
         fields = upgrade(fields)
     fields["version"] = current
+    if complete is not None:
+        complete(fields)
     return convert(fields, kind, document)
 
 
@@ -77,15 +107,19 @@ def convert(value: object, kind: type[_T], document: str) -> _T:
     try:
         return msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
-        path, problem = _located(str(error))
+        path, problem = _located(str(error), value)
     except (ValueError, TypeError, RecursionError, OverflowError):
         path, problem = "$", "not of its type"
     raise CodecError(document, path, problem)
 
 
-def _located(message: str) -> tuple[str, str]:
-    found = _PATH.search(message)
-    path = found[1] if found is not None else "$"
+def _located(message: str, value: object) -> tuple[str, str]:
+    head, _, tail = message.rpartition(_AT)
+    path = tail.removesuffix("`") if head and _PATH.fullmatch(tail.removesuffix("`")) else "$"
+    # A field of the document itself is named without a place; its name may look like one and must not be repeated.
+    name = message.removeprefix(_UNKNOWN_FIELD).removesuffix("`")
+    if isinstance(value, dict) and name != message and name in value:
+        path = "$"
     for start, problem in _KNOWN_PROBLEMS:
         if message.startswith(start):
             return path, problem

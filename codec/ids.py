@@ -13,7 +13,7 @@ __all__ = ["Nonce", "RunUuid", "Uid", "parse_run_uuid"]
 
 Uid = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 """Uid of a catalogue record or a row: a positive integer, never reused."""
-Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+Nonce = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 """Sixteen random bytes in hex, made by the driver; question and send ids derive from it."""
 RunUuid = NewType("RunUuid", str)
 """A run's public name: a UUID in its canonical lower-case spelling."""

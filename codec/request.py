@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from codec.actor import LOCAL, Actor
+from codec.documents import convert
+from codec.errors import CodecError
 from codec.transcript import Message
 
 __all__ = ["AgentRunRequest", "Caller", "ModelOptions", "RunAugmentation"]
@@ -76,7 +78,14 @@ class AgentRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         """Accept any sequence, and messages as dicts."""
         given: Any = self.messages
-        messages = tuple(m if isinstance(m, Message) else msgspec.convert(m, Message) for m in given)
+        messages = tuple(m if isinstance(m, Message) else _message(m, i) for i, m in enumerate(given))
         msgspec.structs.force_setattr(self, "messages", messages)
         if self.allowed_tool_names is not None:
             msgspec.structs.force_setattr(self, "allowed_tool_names", tuple(self.allowed_tool_names))
+
+
+def _message(given: object, index: int) -> Message:
+    try:
+        return convert(given, Message, "request")
+    except CodecError as error:
+        raise CodecError("request", f"$.messages[{index}]{error.path[1:]}", error.problem) from None

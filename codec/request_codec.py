@@ -6,13 +6,16 @@ Identity over snapshot: catalogue entities travel as uids only and are read live
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 
-from codec.documents import convert, read_versioned
+from codec.actor import Actor
+from codec.documents import convert, encode_fields, read_versioned
 from codec.errors import CodecError
-from codec.request import AgentRunRequest, ModelOptions, RunAugmentation
+from codec.request import AgentRunRequest, Caller, ModelOptions, RunAugmentation
 from codec.text import clean_json, clean_text
 from codec.transcript import Message, ToolCall
 from codec.vocabulary import Role
@@ -39,7 +42,7 @@ class AgentRunRequestCodec:
         """
         _check_resolved(request)
         fields: dict[str, Any] = msgspec.to_builtins(clean_request(request))
-        return msgspec.json.encode({"version": REQUEST_VERSION, **fields})
+        return encode_fields({"version": REQUEST_VERSION, **fields}, _DOCUMENT)
 
     @staticmethod
     def rehydrate(data: bytes) -> AgentRunRequest:
@@ -66,6 +69,7 @@ def clean_request(request: AgentRunRequest) -> AgentRunRequest:
     positive, a number that is not finite, an over-long name. Law: idempotent.
     """
     _check_augmentation(request.augmentation)
+    options = _options(request.options)
     _check_numbers(request)
     messages = tuple(_message(m, f"$.messages[{i}]") for i, m in enumerate(request.messages))
     _no_open_calls(messages)
@@ -74,8 +78,10 @@ def clean_request(request: AgentRunRequest) -> AgentRunRequest:
         configuration=_reference(request.configuration, "$.configuration"),
         messages=messages,
         allowed_tool_names=_names(request.allowed_tool_names, "$.allowed_tool_names"),
-        options=_options(request.options),
+        options=options,
         augmentation=_augmentation(request.augmentation),
+        actor=_actor(request.actor),
+        caller=_caller(request.caller),
         idempotency_key=_name_or_none(request.idempotency_key, "$.idempotency_key"),
         tags={_name(key, "$.tags"): clean_text(value, _DOCUMENT, "$.tags.*") for key, value in request.tags.items()},
     )
@@ -145,20 +151,48 @@ def _check_numbers(request: AgentRunRequest) -> None:
     ):
         if value is not None and not math.isfinite(value):
             raise CodecError(_DOCUMENT, path, "not a finite number")
-    # A constructor checks nothing; the same bounds hold for code as for bytes.
-    convert(msgspec.to_builtins(options), ModelOptions, _DOCUMENT)
     if request.max_iterations is not None and not 0 < request.max_iterations <= 200:
         raise CodecError(_DOCUMENT, "$.max_iterations", "out of range")
 
 
+def _actor(actor: Actor) -> Actor:
+    groups, grants, scopes = (
+        tuple(clean_text(word, _DOCUMENT, f"$.actor.{field}[{i}]") for i, word in enumerate(getattr(actor, field)))
+        for field in ("groups", "grants", "scopes")
+    )
+    name = clean_text(actor.name, _DOCUMENT, "$.actor.name")
+    return msgspec.structs.replace(actor, name=name, groups=groups, grants=grants, scopes=scopes)
+
+
+def _caller(caller: Caller | None) -> Caller | None:
+    if caller is None:
+        return None
+    operation = clean_text(caller.operation, _DOCUMENT, "$.caller.operation")
+    return Caller(extension=_name(caller.extension, "$.caller.extension"), operation=operation)
+
+
+@contextmanager
+def _below(path: str) -> Iterator[None]:
+    """Put a part's path in front of the faults that are found in it."""
+    try:
+        yield
+    except CodecError as error:
+        raise CodecError(_DOCUMENT, path + error.path[1:], error.problem) from None
+
+
 def _options(options: ModelOptions) -> ModelOptions:
+    schema = options.response_schema
+    if schema is not None:
+        with _below("$.options.response_schema"):
+            schema = clean_json(schema, _DOCUMENT)
+        options = msgspec.structs.replace(options, response_schema=schema)
+    with _below("$.options"):
+        # A constructor checks nothing; the same bounds hold for code as for bytes.
+        options = convert(msgspec.to_builtins(options), ModelOptions, _DOCUMENT)
     stop = options.stop
     if stop is not None:
         stop = tuple(clean_text(item, _DOCUMENT, f"$.options.stop[{i}]") for i, item in enumerate(stop))
-    schema = options.response_schema
-    if schema is not None:
-        schema = clean_json(schema, _DOCUMENT)
-    return msgspec.structs.replace(options, stop=stop, response_schema=schema)
+    return msgspec.structs.replace(options, stop=stop)
 
 
 def _message(message: Message, path: str) -> Message:
@@ -170,7 +204,8 @@ def _message(message: Message, path: str) -> Message:
         raise CodecError(_DOCUMENT, f"{path}.signed", "not for callers")
     calls = tuple(_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls))
     content = clean_text(message.content, _DOCUMENT, f"{path}.content")
-    return msgspec.structs.replace(message, content=content, tool_calls=calls)
+    answers = _name_or_none(message.tool_call_id, f"{path}.tool_call_id")
+    return msgspec.structs.replace(message, content=content, tool_calls=calls, tool_call_id=answers)
 
 
 def _call(call: ToolCall, path: str) -> ToolCall:
@@ -192,5 +227,7 @@ def _no_open_calls(messages: tuple[Message, ...]) -> None:
         if open_ids:
             raise CodecError(_DOCUMENT, f"$.messages[{index}]", "an earlier tool call has no result")
         open_ids = {call.id for call in message.tool_calls}
+        if len(open_ids) != len(message.tool_calls):
+            raise CodecError(_DOCUMENT, f"$.messages[{index}].tool_calls", "a repeated id")
     if open_ids:
         raise CodecError(_DOCUMENT, "$.messages", "the last tool call has no result")

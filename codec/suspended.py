@@ -143,7 +143,9 @@ class Blocked(_Part, frozen=True, kw_only=True):
 
 
 class Counters(_Part, frozen=True, kw_only=True):
-    """What was used, over all segments. `barren` counts segments in a row that added nothing but their start."""
+    """What was used, over all segments. `barren` counts segments in a row that added nothing but their
+    start, `overdue` permits in a row that were not performed in time.
+    """
 
     rounds: _Count
     input_tokens: _Count
@@ -153,6 +155,7 @@ class Counters(_Part, frozen=True, kw_only=True):
     turns: _Count
     questions: _Count
     barren: _Count
+    overdue: _Count
 
 
 class Limits(_Part, frozen=True, kw_only=True):
@@ -212,9 +215,18 @@ class SuspendedRunState(_Part, frozen=True, kw_only=True):
         Errors: `CodecError` with the path: a current document that is malformed is corruption and never widens
         anything. `SchemaTooNewError` for a newer one.
         """
-        state = decode_document(data, cls, "state", STATE_VERSION, _UPGRADES)
+        state = decode_document(data, cls, "state", STATE_VERSION, _UPGRADES, complete=_check_calls)
         _check(state)
         return state
+
+
+def _check_calls(fields: dict[str, Any]) -> None:
+    # A call is built in stages and so has defaults; a stored one that lost its `approved` edit would run as proposed.
+    calls = fields.get("calls")
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        missing = [name for name in Call.__struct_fields__ if isinstance(call, dict) and name not in call]
+        if missing:
+            raise CodecError("state", f"$.calls[{index}].{missing[0]}", "a field is missing")
 
 
 _UPGRADES: Final[dict[int, Any]] = {0: upgrade_state}

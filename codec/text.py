@@ -38,10 +38,11 @@ MAX_DEPTH: Final = 64
 MAX_INT_DIGITS: Final = 1000
 """Decimal digits. 2**256 has 78; Python itself refuses to print 4300 and more."""
 
-_MAX_INT_BITS: Final = MAX_INT_DIGITS * 3322 // 1000  # log2(10) = 3.3219
+_INT_BOUND: Final = 10**MAX_INT_DIGITS
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 _UNSAFE: Final = re.compile("[\x00\ud800-\udfff]")
+_NOT_JSON: Final = object()
 
 
 def clean_text(text: str, document: str = "text", path: str = "$") -> str:
@@ -58,30 +59,28 @@ def clean_text(text: str, document: str = "text", path: str = "$") -> str:
     return text
 
 
-def parse_json(data: bytes | str, document: str = "value", max_depth: int = MAX_DEPTH) -> Any:
+def parse_json(
+    data: bytes | str, document: str = "value", max_depth: int = MAX_DEPTH, max_bytes: int = MAX_TEXT_BYTES
+) -> Any:
     """Read JSON from outside, strictly.
 
     Errors: `CodecError` naming the broken rule of the module docstring; never the input.
     Source: RFC 8259; what it leaves open (repeated keys, big numbers) is refused.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    if len(raw) > MAX_TEXT_BYTES:
-        raise CodecError(document, "$", f"longer than {MAX_TEXT_BYTES} bytes")
+    if len(raw) > max_bytes:
+        raise CodecError(document, "$", f"longer than {max_bytes} bytes")
     _check_depth(raw, document, max_depth)
     try:
-        text = raw.decode("utf-8", "surrogatepass")
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique(document),
-            parse_constant=_refuse_constant(document),
-            parse_int=_bounded_int(document),
-            parse_float=_finite_float(document),
-        )
+        value = _loaded(raw, document)
     except CodecError:
         raise
-    except (ValueError, RecursionError) as error:
-        raise CodecError(document, "$", "not valid JSON") from _without_content(error)
-    return _cleaned(value, document)
+    except (ValueError, RecursionError):
+        value = _NOT_JSON
+    if value is _NOT_JSON:
+        # Raised out here: json's own error keeps the whole document, and a chain of contexts must not.
+        raise CodecError(document, "$", "not valid JSON")
+    return _cleaned(value, document, max_depth=max_depth)
 
 
 def parse_object(data: bytes | str, document: str = "value") -> dict[str, Any]:
@@ -103,6 +102,16 @@ def clean_json(value: object, document: str = "value") -> Any:
 def dump_json(value: object) -> str:
     """Write a value as compact JSON, keys in their order. Errors: `CodecError` when it is not cleanable."""
     return json.dumps(_cleaned(value, "value"), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _loaded(raw: bytes, document: str) -> Any:
+    return json.loads(
+        raw.decode("utf-8", "surrogatepass"),
+        object_pairs_hook=_unique(document),
+        parse_constant=_refuse_constant(document),
+        parse_int=_bounded_int(document),
+        parse_float=_finite_float(document),
+    )
 
 
 def _check_depth(raw: bytes, document: str, max_depth: int) -> None:
@@ -135,7 +144,7 @@ def _refuse_constant(document: str) -> Callable[[str], NoReturn]:
 
 def _bounded_int(document: str) -> Callable[[str], int]:
     def read(digits: str) -> int:
-        if len(digits) > MAX_INT_DIGITS:
+        if len(digits.removeprefix("-")) > MAX_INT_DIGITS:
             raise CodecError(document, "$", f"integer of more than {MAX_INT_DIGITS} digits")
         return int(digits)
 
@@ -152,32 +161,32 @@ def _finite_float(document: str) -> Callable[[str], float]:
     return read
 
 
-def _cleaned(value: object, document: str, path: str = "$", depth: int = 0) -> Any:
+def _cleaned(value: object, document: str, path: str = "$", depth: int = 0, max_depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, str):
         return clean_text(value, document, path)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
         return _number(value, document, path)
-    if depth >= MAX_DEPTH:
-        raise CodecError(document, "$", f"nested deeper than {MAX_DEPTH}")
+    if depth >= max_depth:
+        raise CodecError(document, "$", f"nested deeper than {max_depth}")
     if isinstance(value, dict):
-        return _cleaned_object(value, document, path, depth)
+        return _cleaned_object(value, document, path, depth, max_depth)
     if isinstance(value, list | tuple):
-        return [_cleaned(item, document, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return [_cleaned(item, document, f"{path}[{i}]", depth + 1, max_depth) for i, item in enumerate(value)]
     raise CodecError(document, path, "not a JSON value")
 
 
 def _number(value: int | float, document: str, path: str) -> int | float:
     if isinstance(value, int):
-        if value.bit_length() > _MAX_INT_BITS:
+        if not -_INT_BOUND < value < _INT_BOUND:
             raise CodecError(document, path, f"integer of more than {MAX_INT_DIGITS} digits")
     elif not math.isfinite(value):
         raise CodecError(document, path, "not a finite number")
     return value
 
 
-def _cleaned_object(value: dict[Any, Any], document: str, path: str, depth: int) -> dict[str, Any]:
+def _cleaned_object(value: dict[Any, Any], document: str, path: str, depth: int, max_depth: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
@@ -185,10 +194,5 @@ def _cleaned_object(value: dict[Any, Any], document: str, path: str, depth: int)
         name = clean_text(key, document, path)
         if name in found:
             raise CodecError(document, path, "repeated key")
-        found[name] = _cleaned(item, document, f"{path}.*", depth + 1)
+        found[name] = _cleaned(item, document, f"{path}.*", depth + 1, max_depth)
     return found
-
-
-def _without_content(error: BaseException) -> Exception:
-    # json's own error keeps the whole document as an attribute; a chain of causes must not.
-    return ValueError(type(error).__name__)

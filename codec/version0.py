@@ -19,7 +19,22 @@ _COUNTERS: Final = (
     "turns",
     "questions",
     "barren",
+    "overdue",
 )
+
+_CALL: Final = {
+    "approved": None,
+    "supplied": None,
+    "executed": None,
+    "result": None,
+    "error": False,
+    "decided": False,
+    "denied": False,
+    "decided_by": None,
+    "reason": None,
+    "preview": None,
+}
+"""What the calls of the first documents did not have."""
 
 
 def upgrade_state(fields: dict[str, Any]) -> dict[str, Any]:
@@ -31,10 +46,10 @@ def upgrade_state(fields: dict[str, Any]) -> dict[str, Any]:
     state.setdefault("dropped", [])
     state["counters"] = _counters(state.get("counters"))
     state["allowed_tool_names"] = _names(state.get("allowed_tool_names"))
-    if isinstance(state.get("question"), dict):
-        state["question"] = _question(state["question"])
     calls = state.get("calls")
-    state["calls"] = [c for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
+    state["calls"] = [{**_CALL, **c} for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
+    if isinstance(state.get("question"), dict):
+        state["question"] = _question(state["question"], state)
     return state
 
 
@@ -65,7 +80,19 @@ def _names(value: object) -> list[str] | None:
     return [name for name in value if isinstance(name, str)]
 
 
-def _question(question: dict[str, Any]) -> dict[str, Any]:
+def _question(question: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     asked = question.get("input")
     usable = isinstance(asked, dict) and isinstance(asked.get("tool"), str) and isinstance(asked.get("schema"), str)
-    return {**question, "input": asked if usable else None}
+    return {**question, "input": asked if usable else _declared(question, state)}
+
+
+def _declared(question: dict[str, Any], state: dict[str, Any]) -> dict[str, str] | None:
+    """Give what the asked tool declares in the state's own facts, so that somebody can still answer."""
+    asked, facts = question.get("calls"), state.get("facts")
+    tools = facts.get("tools") if isinstance(facts, dict) else None
+    if question.get("kind") != "input" or not isinstance(asked, list) or not isinstance(tools, list):
+        return None
+    names = [call.get("name") for call in state["calls"] if call.get("id") in asked]
+    found = [t for t in tools if isinstance(t, dict) and t.get("name") in names[:1]]
+    schema = found[0].get("input_schema") if found else None
+    return {"tool": found[0]["name"], "schema": schema} if isinstance(schema, str) else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from codec.errors import CodecError
 from codec.events import CallVerdict, DecisionGiven, InputGiven, OutcomeGiven
 from codec.suspended import Call
-from codec.text import parse_json
+from codec.text import parse_object
 from codec.vocabulary import CallStatus, QuestionKind, TerminationReason
 from worker.core.calls import failed
 from worker.core.people import may_decide, may_release
@@ -63,24 +64,32 @@ def input_given(draft: Draft, event: InputGiven) -> None:
         return
     call = _questioned(draft, CallStatus.NEED_INPUT)
     question = draft.state.question
-    if call is not None and question is not None and question.input is not None:
-        fits = is_valid(question.input.schema, parse_json(event.data, "input"))
-        if fits and may_release(draft.state, call, event.decider):
-            change_call(
-                draft,
-                msgspec.structs.replace(
-                    call, status=CallStatus.HELD, supplied=event.data, decided_by=event.decider.name
-                ),
-            )
+    asked = None if question is None else question.input
+    fits = asked is not None and _fits(asked.schema, event.data)
+    if call is not None and fits and may_release(draft.state, call, event.decider):
+        by = event.decider.name
+        change_call(draft, msgspec.structs.replace(call, status=CallStatus.HELD, supplied=event.data, decided_by=by))
     settle(draft)
 
 
+def _fits(schema: str, data: str) -> bool:
+    try:
+        return is_valid(schema, parse_object(data, "input"))
+    except CodecError:
+        return False
+
+
 def outcome_given(draft: Draft, event: OutcomeGiven) -> None:
-    """Fold what became of a call of unknown outcome: it happened, it did not and shall run, or the run stops."""
+    """Fold what became of a call of unknown outcome: it happened, it did not and shall run, or the run stops.
+
+    Only running it asks the tool's policy: a tool that was switched off after a crash must not keep the run for ever.
+    """
     if not _asked(draft, QuestionKind.OUTCOME, event.question):
         return
     call = _questioned(draft, CallStatus.UNKNOWN)
-    if call is not None and call.id == event.call and may_release(draft.state, call, event.decider):
+    executes = event.happened is None and event.run
+    released = call is not None and may_release(draft.state, call, event.decider, executes=executes)
+    if call is not None and call.id == event.call and released:
         if event.happened is not None:
             settled = msgspec.structs.replace(call, status=CallStatus.DONE, result=event.happened)
         elif event.run:

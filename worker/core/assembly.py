@@ -23,7 +23,8 @@ SKILL_BUDGET: Final = 24_000
 _PREAMBLE: Final = "The operator of this system wrote the following skills. Follow them where they apply."
 _BEGIN: Final = "===== BEGIN SKILLS ====="
 _END: Final = "===== END SKILLS ====="
-_FENCE: Final = re.compile(r"={3,}\s*(BEGIN|END)\s+SKILLS\s*={3,}", re.IGNORECASE)
+# Possessive, and from the first `=` of a row only: linear on any text.
+_FENCE: Final = re.compile(r"(?<!=)={3,}+\s*+(?:BEGIN|END)\s++SKILLS\s*+={3,}+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +184,13 @@ def _skill_block(
 
 
 def _rendered(texts: list[SourceText]) -> str:
-    sections = [f"## {text.label}\n{_FENCE.sub('', text.text)}" for text in texts if text.text]
+    sections = [_FENCE.sub(_defused, f"## {text.label}\n{text.text}") for text in texts if text.text]
     return "\n\n".join([_PREAMBLE, _BEGIN, *sections, _END]) if sections else ""
+
+
+def _defused(fence: re.Match[str]) -> str:
+    # Taking it out could join what stands around it to a new one.
+    return fence[0].replace("=", "-")
 
 
 def _with_block(messages: tuple[Message, ...], block: str) -> tuple[Message, ...]:

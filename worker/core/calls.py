@@ -63,10 +63,9 @@ def check(state: SuspendedRunState, call: Call) -> Checked:
     if tool is None or problem is not None:
         return Checked(problem=problem or _gone(call.name), denial=denial)
     try:
-        arguments = parse_object(arguments_of(call), "arguments")
+        arguments, schema = _expected(call, tool, parse_object(arguments_of(call), "arguments"))
     except CodecError as error:
         return Checked(problem=f"the arguments of {call.name} cannot be used: {error.problem}.")
-    arguments, schema = _expected(call, tool, arguments)
     if not is_valid(schema, arguments):
         return Checked(problem=f"the arguments of {call.name} do not fit its schema.")
     sources = carried_sources(state.facts, state.carried)
@@ -132,6 +131,8 @@ def _gone(name: str) -> str:
 
 
 def _not_offered(state: SuspendedRunState, name: str) -> tuple[str | None, ToolDenial | None]:
+    if not state.facts.readable or not state.facts.owner.enabled:
+        return f"{name} is not available to this run.", None
     offered = offer(state.facts, state.allowed_tool_names)
     if name in offered.names:
         return None, next((d for d in offered.denials if d.tool == name), None)

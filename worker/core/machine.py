@@ -31,8 +31,8 @@ from codec.events import (
 )
 from codec.facts import Facts
 from codec.request import ModelOptions
-from codec.suspended import STATE_VERSION, Counters, Limits, SuspendedRunState
-from codec.vocabulary import CallStatus, Enforcement, Phase, TerminationReason
+from codec.suspended import STATE_VERSION, Limits, SuspendedRunState
+from codec.vocabulary import STATUS_OF, Enforcement, Phase, RunStatus, TerminationReason
 from worker.core import answering, transitions
 from worker.core.errors import ProtocolError
 from worker.core.window import FIRST_CALIBRATION
@@ -44,18 +44,22 @@ _Transition = Callable[[Draft, Any], None]
 
 
 def _cancel(draft: Draft, _: CancelRequested) -> None:
+    """End the run as cancelled."""
     draft.finish(TerminationReason.CANCELLED)
 
 
 def _expire(draft: Draft, _: Expired) -> None:
+    """End the run: the open question's time ran out."""
     draft.finish(TerminationReason.EXPIRED)
 
 
 def _corrupt(draft: Draft, _: StateCorrupted) -> None:
+    """End the run as corrupt."""
     draft.finish(TerminationReason.CORRUPT)
 
 
 def _late(draft: Draft, _: Event) -> None:
+    """Stale: comes too late and changes nothing."""
     draft.late()
 
 
@@ -179,16 +183,7 @@ def _never_started(event: Event) -> SuspendedRunState:
         carried=(),
         dropped=(),
         calls=(),
-        counters=Counters(
-            rounds=0,
-            input_tokens=0,
-            output_tokens=0,
-            remote_calls=0,
-            elapsed_ms=0,
-            turns=0,
-            questions=0,
-            barren=0,
-        ),
+        counters=transitions.counters_at(0),
         limits=Limits(rounds=1, tokens=0, duration_ms=0, remote_calls=0, retries=0),
         send=None,
         hop=0,
@@ -211,14 +206,14 @@ def continued(state: SuspendedRunState, run: str) -> SuspendedRunState:
     Open calls keep their keys and are met as after a crash; carried sources, limits and counters travel.
     Errors: `ProtocolError` when the run did not fail.
     """
-    if state.phase is not Phase.DONE or state.reason is None or state.configuration == 0:
+    failed = state.reason is not None and STATUS_OF[state.reason] is RunStatus.FAILED
+    if state.phase is not Phase.DONE or not failed or state.configuration == 0:
         raise ProtocolError(state.phase, "requeue")
-    unfinished = bool(state.calls) and any(call.status is not CallStatus.DONE for call in state.calls)
-    counters = msgspec.structs.replace(state.counters, barren=0)
+    counters = msgspec.structs.replace(state.counters, barren=0, overdue=0)
     return msgspec.structs.replace(
         state,
         run=run,
-        phase=Phase.TOOLS if unfinished or state.calls else Phase.PARKED,
+        phase=Phase.TOOLS if state.calls else Phase.PARKED,
         reason=None,
         hop=0,
         retries=0,

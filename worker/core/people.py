@@ -53,13 +53,20 @@ def may_read_content(actor: LiveActor, owner: str, high_water: DeclaredClass | N
 
 
 def release_problem(
-    facts: Facts, owner: Actor, call: Call, actor: LiveActor, high_water: DeclaredClass | None
+    facts: Facts,
+    owner: Actor,
+    call: Call,
+    actor: LiveActor,
+    high_water: DeclaredClass | None,
+    *,
+    executes: bool = True,
 ) -> str | None:
     """Say why an actor may not let this call through, as a stable word, or None when it may.
 
     Checked for every released call, when the answer is given and again when it is folded: the right to decide, no
     service account for writes or input, four eyes (the human at the root may not release, admins included; a denial is
-    always allowed), the tool policy for the decider, and that the decider may read the call in full.
+    always allowed), the tool policy for the decider, and that the decider may read the call in full. `executes` False
+    leaves the tool policy out: for an outcome that runs nothing any more.
     """
     if not may_decide(actor):
         return "not_permitted"
@@ -69,12 +76,12 @@ def release_problem(
     human_owner = owner.kind not in (ActorKind.SERVICE, ActorKind.ANONYMOUS)
     if configuration is not None and configuration.require_second_approver and human_owner and owner.name == actor.name:
         return "second_approver"
-    denial = policy_denial(facts, call.name, actor)
+    denial = policy_denial(facts, call.name, actor) if executes else None
     if denial is not None and not denial.observed:
         return denial.reason
     return None if may_read_content(actor, owner.name, high_water) else "not_cleared"
 
 
-def may_release(state: SuspendedRunState, call: Call, actor: LiveActor) -> bool:
+def may_release(state: SuspendedRunState, call: Call, actor: LiveActor, *, executes: bool = True) -> bool:
     """Whether an actor may let this call of a run through now."""
-    return release_problem(state.facts, state.owner, call, actor, reading_class(state)) is None
+    return release_problem(state.facts, state.owner, call, actor, reading_class(state), executes=executes) is None

@@ -7,6 +7,7 @@ secret in plain words is not found.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -14,35 +15,55 @@ __all__ = ["MASK", "redact"]
 
 MASK: Final = "***"
 
-_SHAPES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+_CACHED: Final = 8192
+"""Characters. Longer texts are redacted anew: the cache must not keep megabytes of content in memory."""
+
+
+def _token(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else MASK
+
+
+# Order matters for idempotence: what is longer in kind comes first, and the password of a URL last, because every other
+# mask may stand inside it. Each pattern is linear: it consumes what it has looked at, or is bounded.
+_SHAPES: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        # OpenAI-style keys, project keys with - and _ included.
-        (r"\bsk-[A-Za-z0-9_-]{16,}", MASK),
-        (r"\b(Bearer\s+)[A-Za-z0-9._~+/=-]{8,}", rf"\g<1>{MASK}"),
+        (r"\b(Bearer\s++)[A-Za-z0-9._~+/=-]{8,}", rf"\g<1>{MASK}"),
         # Credentials in a query string; the name stays.
         (
             r"(?i)([?&](?:api[_-]?key|key|token|access[_-]?token|secret|password|passwd|signature|sig|auth)=)[^&\s\"'#]+",
             rf"\g<1>{MASK}",
         ),
-        # The password of a URL's userinfo; scheme, user and host stay.
-        (r"\b([a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s:/@\"']{0,256}:)[^\s/@\"']{1,256}(?=@)", rf"\g<1>{MASK}"),
-        (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*", MASK),
+        # OpenAI-style keys, project keys with - and _ included.
+        (r"\bsk-[A-Za-z0-9_-]{16,}", MASK),
+        # A JWT: its first part is consumed also when no second one follows.
+        (r"\beyJ[A-Za-z0-9_-]{8,}+(\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+)?", _token),
         (r"\bgh[pousr]_[A-Za-z0-9]{20,}", MASK),
         (r"\bgithub_pat_[A-Za-z0-9_]{20,}", MASK),
         (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", MASK),
         (r"\bAIza[A-Za-z0-9_-]{30,}", MASK),
         (r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", MASK),
+        # The password of a URL's userinfo; scheme, user and host stay.
+        (r"\b([a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s:/@\"']*+:)[^\s/@\"']++(?=@)", rf"\g<1>{MASK}"),
     )
 )
 
 
-@lru_cache(maxsize=2048)
 def redact(text: str) -> str:
     """Replace every known secret shape by a mask.
 
-    Laws: idempotent; a text without such a shape is unchanged. Cached because a transcript is sent again every round.
+    Laws: idempotent; a text without such a shape is unchanged; time is linear in the text. Short texts are cached
+    because a transcript is sent again every round.
     """
+    return _short(text) if len(text) <= _CACHED else _redacted(text)
+
+
+@lru_cache(maxsize=2048)
+def _short(text: str) -> str:
+    return _redacted(text)
+
+
+def _redacted(text: str) -> str:
     for pattern, replacement in _SHAPES:
         text = pattern.sub(replacement, text)
     return text

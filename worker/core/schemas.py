@@ -21,17 +21,15 @@ def is_valid(schema: str, value: object) -> bool:
 
 def properties_of(schema: str | None) -> tuple[str, ...]:
     """Give the names that an object schema declares at its top level."""
-    if schema is None:
-        return ()
-    declared = json.loads(schema).get("properties")
+    declared = None if schema is None else _loaded(schema).get("properties")
     return tuple(declared) if isinstance(declared, dict) else ()
 
 
 def without_properties(schema: str, names: tuple[str, ...]) -> str:
     """Give the schema without these top-level properties, so that what a person supplies is not asked of the model."""
-    if not names:
+    loaded = _loaded(schema)
+    if not names or not loaded:
         return schema
-    loaded: dict[str, Any] = json.loads(schema)
     declared = loaded.get("properties")
     if isinstance(declared, dict):
         loaded["properties"] = {k: v for k, v in declared.items() if k not in names}
@@ -46,6 +44,14 @@ def overlay(arguments: dict[str, Any], schema: str, supplied: dict[str, Any]) ->
     names = properties_of(schema)
     kept = {key: value for key, value in arguments.items() if key not in names}
     return {**kept, **{key: value for key, value in supplied.items() if key in names}}
+
+
+def _loaded(schema: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads(schema)
+    except (ValueError, RecursionError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
 
 
 @lru_cache(maxsize=512)

@@ -14,6 +14,7 @@ from worker.core.sources import carried_sources
 from worker.core.turns import outgoing, request_hash
 from worker.core.window import fit
 from worker.core.work import Draft
+from worker.core.zones import provider_of
 
 __all__ = ["judge", "send"]
 
@@ -26,19 +27,28 @@ def judge(draft: Draft) -> Decision:
 
 
 def send(draft: Draft) -> None:
-    """Gate, then send the next request of the run, or end it.
+    """Gate, then send the next request of the run, or end it; also when the configuration or its owner is gone by now.
 
     A refusal here ends the run (`context_blocked`): whoever may still wait for a person is judged before, at the entry
     of the segment. The round cap turns the send into the synthesis, which offers no tools.
     """
+    facts = draft.state.facts
+    if facts.readable and facts.configuration is None:
+        draft.finish(TerminationReason.CONFIGURATION_GONE)
+        return
     decision = judge(draft)
     if decision.verdict is Verdict.REFUSED:
         draft.finish(TerminationReason.CONTEXT_BLOCKED)
         return
+    if not facts.owner.enabled:
+        draft.finish(TerminationReason.POLICY_DENIED)
+        return
     if _spent(draft):
         draft.finish(TerminationReason.BUDGET_EXHAUSTED)
         return
-    allowed = permit(draft.state.facts, decision, draft.state.hop)
+    if provider_of(facts, route_of_hop(facts, draft.state.hop)) is None:
+        draft.put(hop=0)  # the fallback that served has left the chain meanwhile
+    allowed = permit(facts, decision, draft.state.hop)
     if allowed is None:
         draft.finish(TerminationReason.CONFIGURATION_GONE)
         return

@@ -73,8 +73,8 @@ def carried_sources(facts: Facts, carried: Iterable[CarriedSource]) -> tuple[Sou
     prompts = [s for _, s in judged if s.kind in (SourceKind.SYSTEM_PROMPT, SourceKind.PROMPT_OVERRIDE)]
     live: list[Source] = []
     if configuration is not None:
-        if not prompts:
-            prompts = list(_live_prompt(configuration, override=False))
+        if not any(prompt.uid == configuration.uid for prompt in prompts):
+            prompts += _live_prompt(configuration, override=False)
         live = list(_own(facts, configuration))
     ordered = [
         *prompts,
@@ -164,7 +164,7 @@ def _judge(facts: Facts, carried: CarriedSource) -> Source | None:
 
 
 def _prompt_class(configuration: ConfigurationFacts | None, carried: CarriedSource) -> DeclaredClass | None:
-    if configuration is None:
+    if configuration is None or configuration.uid != carried.uid:
         return carried.seen
     live = configuration.prompt_class
     if carried.kind is SourceKind.PROMPT_OVERRIDE:
@@ -175,13 +175,17 @@ def _prompt_class(configuration: ConfigurationFacts | None, carried: CarriedSour
 
 
 def _of_kind(judged: list[tuple[CarriedSource, Source]], live: list[Source], kind: SourceKind) -> Iterator[Source]:
-    # What is carried keeps its place, so that a run names the same source before and after it waited; what the
-    # configuration gained since follows.
-    for carried, source in judged:
-        if carried.origin is SourceOrigin.CONFIGURATION and carried.kind is kind:
-            yield source
+    # What is carried keeps its order, so that a run names the same source before and after it waited; what is live but
+    # not carried (a skill that is switched off, or one gained since) stands where the configuration has it.
     forced = {s.uid for c, s in judged if c.origin is SourceOrigin.FORCED and c.kind is kind}
-    yield from (s for s in live if s.kind is kind and s.uid not in forced)
+    own = {s.uid: s for c, s in judged if c.origin is SourceOrigin.CONFIGURATION and c.kind is kind}
+    others = [s for s in live if s.kind is kind and s.uid not in forced]
+    for uid, source in own.items():
+        place = next((i for i, s in enumerate(others) if s.uid == uid), -1)
+        yield from (s for s in others[: place + 1] if s.uid not in own)
+        others = others[place + 1 :]
+        yield source
+    yield from (s for s in others if s.uid not in own)
 
 
 def _unique(sources: Iterable[Source]) -> tuple[Source, ...]:

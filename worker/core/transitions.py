@@ -24,6 +24,7 @@ from codec.transcript import Message, ToolCall
 from codec.vocabulary import (
     BlockedReason,
     CallStatus,
+    DeclaredClass,
     FailureClass,
     Phase,
     ResumeCause,
@@ -35,6 +36,7 @@ from codec.vocabulary import (
 from worker.core.assembly import assemble
 from worker.core.calls import calls_of_reply, failed
 from worker.core.gate import route_of_hop
+from worker.core.offering import tool_named
 from worker.core.sending import judge, send
 from worker.core.settling import ask_again, change_call, settle
 from worker.core.sources import gone_carried
@@ -44,6 +46,7 @@ from worker.core.zones import strictest
 
 __all__ = [
     "CRASH_CAP",
+    "counters_at",
     "model_failed",
     "model_replied",
     "policy_replaced",
@@ -59,18 +62,40 @@ __all__ = [
 CRASH_CAP: Final = 5
 """Recovered segments in a row that added nothing but their start; then the run ends, so that a run that kills its
 process does not take its neighbours for ever."""
+_MAX_ROUNDS: Final = 200
+"""Ceiling of the rounds of any run; a state with more, or with none, could not be read back."""
+PERMIT_CAP: Final = 10
+"""Permits in a row that were not performed in time; then the send or call counts as failed. A process that is too busy
+to act within two seconds ten times over must not fill the journal."""
 _REMOTE_CALLS: Final = 20
 """Remote tool calls of a run (the reference system's figure)."""
 
 
 def start(event: RunStarted) -> Draft:
-    """Compose the run and send its first request, or end it: gone configuration, owner without rights, refused."""
+    """Compose the run and send its first request, or end it: gone configuration, owner without rights, refused.
+
+    A dry run is composed and sends nothing, whoever brought it here.
+    """
+    draft = Draft(state=_composed(event), event=event)
+    augmentation = event.request.augmentation
+    if augmentation is not None and augmentation.dry_run:
+        draft.finish(TerminationReason.COMPLETED)
+        return draft
+    problem = _problem(draft)
+    if problem is None:
+        send(draft)
+    else:
+        draft.finish(_REASON_OF[problem.reason])
+    return draft
+
+
+def _composed(event: RunStarted) -> SuspendedRunState:
     request, facts = event.request, event.facts
     assembly = assemble(request, facts, event.texts)
     augmentation = request.augmentation
     snippets = () if augmentation is None else augmentation.forced_snippet_uids
     skills = () if augmentation is None else augmentation.forced_skill_uids
-    state = SuspendedRunState(
+    return SuspendedRunState(
         version=STATE_VERSION,
         run=event.run,
         phase=Phase.NEW,
@@ -86,7 +111,7 @@ def start(event: RunStarted) -> Draft:
         carried=assembly.carried,
         dropped=assembly.dropped,
         calls=(),
-        counters=_zero(event.elapsed_ms),
+        counters=counters_at(event.elapsed_ms),
         limits=_limits(facts, request.max_iterations, event.retries),
         send=None,
         hop=0,
@@ -101,13 +126,6 @@ def start(event: RunStarted) -> Draft:
         facts=facts,
         policy=event.policy,
     )
-    draft = Draft(state=state, event=event)
-    problem = _problem(draft)
-    if problem is None:
-        send(draft)
-    else:
-        draft.finish(_REASON_OF[problem.reason])
-    return draft
 
 
 _REASON_OF: Final = {
@@ -118,7 +136,8 @@ _REASON_OF: Final = {
 }
 
 
-def _zero(elapsed_ms: int) -> Counters:
+def counters_at(elapsed_ms: int) -> Counters:
+    """Give the counters of a run that has used nothing but time."""
     return Counters(
         rounds=0,
         input_tokens=0,
@@ -128,6 +147,7 @@ def _zero(elapsed_ms: int) -> Counters:
         turns=0,
         questions=0,
         barren=0,
+        overdue=0,
     )
 
 
@@ -135,7 +155,7 @@ def _limits(facts: Facts, requested: int | None, retries: int) -> Limits:
     configuration = facts.configuration
     cap = 10 if configuration is None else configuration.max_iterations
     return Limits(
-        rounds=cap if requested is None else min(requested, cap),
+        rounds=max(1, min(cap, _MAX_ROUNDS, cap if requested is None else requested)),
         tokens=0 if configuration is None else configuration.max_total_tokens,
         duration_ms=0 if configuration is None else configuration.max_duration_s * 1000,
         remote_calls=_REMOTE_CALLS,
@@ -159,8 +179,16 @@ def _problem(draft: Draft, *, gated: bool = False) -> Blocked | None:
 
 
 def policy_replaced(draft: Draft, event: PolicyReplaced) -> None:
-    """Go on under other facts; what follows is judged by them."""
+    """Go on under other facts; what follows is judged by them.
+
+    A run that waits and is refused now is blocked before an answer is folded; only a resume unblocks it.
+    """
     _take_facts(draft, event.facts)
+    if draft.state.phase is Phase.WAITING:
+        blocked = _problem(draft, gated=True)
+        if blocked is not None:
+            draft.put(blocked=blocked)
+            ask_again(draft)
 
 
 def resume_working(draft: Draft, event: RunResumed) -> None:
@@ -170,23 +198,30 @@ def resume_working(draft: Draft, event: RunResumed) -> None:
 
 
 def resume_tools(draft: Draft, event: RunResumed) -> None:
-    """Recover open calls: previews and repeatable calls are repeated, an open non-idempotent one is unknown."""
+    """Recover open calls: previews and repeatable calls are repeated, an open non-idempotent one is unknown.
+
+    After a drain nothing that is open was performed, so everything is simply performed.
+    """
     if not _enter(draft, event, gated=True):
         return
-    repeated: list[Preview] = []
+    lost = {call.id for call in draft.state.calls if call.status is CallStatus.PREVIEW}
+    # A drained segment released the run with its last commands committed and none of them performed.
+    drained = event.cause is ResumeCause.DRAIN
     for call in draft.state.calls:
-        if call.status is CallStatus.PREVIEW:
-            repeated.append(Preview(call=call.id, tool=call.name))
-        elif call.status is CallStatus.OPEN:
-            change_call(draft, _recovered(draft, call))
-    draft.commands.extend(repeated)
+        if call.status is CallStatus.OPEN:
+            once = not drained and _once(draft, call, ToolEffect.NON_IDEMPOTENT_WRITE)
+            status = CallStatus.UNKNOWN if once else CallStatus.READY
+            change_call(draft, msgspec.structs.replace(call, status=status))
     settle(draft)
+    for call in draft.state.calls:
+        if call.id in lost and call.status is CallStatus.PREVIEW:  # settling answers those that may not run any more
+            draft.commands.append(Preview(call=call.id, tool=call.name))
 
 
-def _recovered(draft: Draft, call: Call) -> Call:
-    live = next((t.effect for t in draft.state.facts.tools if t.name == call.name), ToolEffect.NON_IDEMPOTENT_WRITE)
-    once = ToolEffect.NON_IDEMPOTENT_WRITE in (call.effect, live)
-    return msgspec.structs.replace(call, status=CallStatus.UNKNOWN if once else CallStatus.READY)
+def _once(draft: Draft, call: Call, unregistered: ToolEffect) -> bool:
+    """Whether a call may happen once only, by what was recorded about it or by what its tool declares now."""
+    tool = tool_named(draft.state.facts, call.name)
+    return ToolEffect.NON_IDEMPOTENT_WRITE in (call.effect, unregistered if tool is None else tool.effect)
 
 
 def resume_waiting(draft: Draft, event: RunResumed) -> None:
@@ -241,8 +276,9 @@ def model_replied(draft: Draft, event: ModelReplied) -> None:
     counters = state.counters
     draft.count(
         rounds=counters.rounds + (0 if state.synthesis else 1),
-        input_tokens=counters.input_tokens + reply.usage.input_tokens,
-        output_tokens=counters.output_tokens + reply.usage.output_tokens,
+        overdue=0,
+        input_tokens=counters.input_tokens + max(0, reply.usage.input_tokens),
+        output_tokens=counters.output_tokens + max(0, reply.usage.output_tokens),
     )
     calls = () if state.synthesis else calls_of_reply(state, reply)
     said = tuple(ToolCall(id=c.id, name=c.name, arguments=c.proposed) for c in calls)
@@ -269,9 +305,9 @@ def model_failed(draft: Draft, event: ModelFailed) -> None:
         draft.late()
         return
     draft.put(send=None)
-    if event.failure is FailureClass.PERMIT_EXPIRED:
+    if _again(draft, event.failure):
         send(draft)
-    elif not event.failure.retryable:
+    elif not (event.failure.retryable or event.failure is FailureClass.PERMIT_EXPIRED):
         draft.finish(TerminationReason.NOT_RETRYABLE)
     elif (hop := _next_hop(draft)) is not None:
         draft.put(hop=hop)
@@ -281,6 +317,14 @@ def model_failed(draft: Draft, event: ModelFailed) -> None:
         draft.commands.append(Suspend(parked=state.retries + 1, not_before_ms=event.not_before_ms))
     else:
         draft.finish(TerminationReason.RETRIES_EXHAUSTED)
+
+
+def _again(draft: Draft, failure: FailureClass) -> bool:
+    """Count permits that expired in a row, and tell whether this one is simply given anew."""
+    overdue = draft.state.counters.overdue + 1 if failure is FailureClass.PERMIT_EXPIRED else 0
+    within = 0 < overdue <= PERMIT_CAP
+    draft.count(overdue=overdue if within else 0)
+    return within
 
 
 def _next_hop(draft: Draft) -> int | None:
@@ -298,9 +342,15 @@ def tool_returned(draft: Draft, event: ToolReturned) -> None:
     call = _find(draft, event.call, CallStatus.OPEN)
     if call is None:
         return
-    draft.put(high_water=strictest(draft.state.high_water, call.data_class))
+    draft.count(overdue=0)
+    draft.put(high_water=strictest(draft.state.high_water, _returned_class(draft, call)))
     change_call(draft, msgspec.structs.replace(call, status=CallStatus.DONE, result=event.result))
     settle(draft)
+
+
+def _returned_class(draft: Draft, call: Call) -> DeclaredClass | None:
+    live = next((t.data_class for t in draft.state.facts.tools if t.name == call.name), None)
+    return strictest(call.data_class, live)
 
 
 def tool_failed(draft: Draft, event: ToolFailed) -> None:
@@ -308,11 +358,11 @@ def tool_failed(draft: Draft, event: ToolFailed) -> None:
     call = _find(draft, event.call, CallStatus.OPEN)
     if call is None:
         return
-    if event.failure is FailureClass.PERMIT_EXPIRED:
+    if _again(draft, event.failure):
         change_call(draft, msgspec.structs.replace(call, status=CallStatus.HELD, executed=None))
-    elif event.failure is FailureClass.NOT_EXECUTED:
+    elif event.failure in (FailureClass.NOT_EXECUTED, FailureClass.PERMIT_EXPIRED):
         change_call(draft, failed(call, f"{call.name} did nothing."))
-    elif call.effect is ToolEffect.NON_IDEMPOTENT_WRITE:
+    elif _once(draft, call, call.effect):
         change_call(draft, msgspec.structs.replace(call, status=CallStatus.UNKNOWN))
     else:
         change_call(draft, failed(call, f"{call.name} failed."))
