@@ -15,6 +15,7 @@ from codec.suspended import Call, Question, SuspendedRunState
 from codec.text import clean_text, dump_json, parse_object
 from codec.vocabulary import CallStatus, QuestionKind
 from worker.core.calls import check
+from worker.core.offering import policy_denial
 from worker.core.people import reading_class, release_problem
 from worker.core.schemas import is_valid
 from worker.ports.records import RunRow
@@ -74,6 +75,10 @@ def _clean(state: SuspendedRunState, name: str, verdict: CallVerdict) -> CallVer
         reason = None if verdict.reason is None else clean_text(verdict.reason, "reason")
         if verdict.arguments is None:
             return CallVerdict(approve=verdict.approve, reason=reason)
+        if not verdict.approve:
+            raise InvalidError(
+                "invalid_edit", "a denied call takes no edited arguments", paths=(f"$.calls.{name}",), uuid=state.run
+            )
         edited = dump_json(parse_object(verdict.arguments, "arguments"))
     except CodecError as error:
         raise InvalidError("invalid_edit", str(error), paths=(f"$.calls.{name}",)) from None
@@ -108,6 +113,8 @@ def answer_outcome(state: SuspendedRunState, question: Question, word: OutcomeWo
     """Build the answer to an outcome question. Errors: `ConflictError` when another call is asked about."""
     if word.call not in question.calls:
         raise ConflictError("not_pending", "that call's outcome is not asked for", uuid=state.run)
+    if word.run and word.happened is not None:
+        raise InvalidError("invalid_outcome", "a call either happened or is to be run", paths=("$.outcome",))
     try:
         happened = None if word.happened is None else clean_text(word.happened, "outcome")
     except CodecError as error:
@@ -122,9 +129,22 @@ def released(facts: Facts, state: SuspendedRunState, answer: Answer, decider: Li
     Errors: `ForbiddenError` with the reason as its code.
     """
     for call in _released_calls(state, answer):
-        problem = release_problem(facts, state.owner, call, decider, reading_class(state))
+        executes = _may_execute(facts, call, answer)
+        problem = release_problem(facts, state.owner, call, decider, reading_class(state), executes=executes)
         if problem is not None:
             raise ForbiddenError(problem, _explain(problem, decider, call), uuid=state.run)
+
+
+def _may_execute(facts: Facts, call: Call, answer: Answer) -> bool:
+    """Whether this answer can let the call through, so that the tool policy must agree with its giver.
+
+    Not when a person says what happened, or stops the run: a tool switched off since must not prevent that. Nor when
+    the run itself may not call the tool any more: the answer is kept, and the call is answered with an error.
+    """
+    if answer.outcome is not None:
+        return answer.outcome.run
+    denial = policy_denial(facts, call.name, facts.owner)
+    return denial is None or denial.observed
 
 
 def _released_calls(state: SuspendedRunState, answer: Answer) -> list[Call]:

@@ -13,7 +13,7 @@ from typing import TypedDict
 import msgspec
 
 from codec.catalogue import CatalogueSnapshot
-from codec.commands import CallModel, CallTool, Preview
+from codec.commands import CallModel, CallTool, Preview, Target
 from codec.events import (
     CancelRequested,
     Event,
@@ -37,6 +37,7 @@ from worker.runtime.hold import Hold
 from worker.runtime.journalling import append_of
 from worker.runtime.metadata import Stepped
 from worker.runtime.parts import Parts
+from worker.runtime.slots import ProviderSlots, Slot
 from worker.runtime.traces import exposures_of
 
 __all__ = ["Follow", "Segment", "Stamp", "live_facts", "stamp"]
@@ -56,9 +57,10 @@ class Stamp(TypedDict):
 class Segment:
     """One continuous execution of a run under one lease."""
 
-    def __init__(self, parts: Parts, feed: PolicyFeed, hold: Hold) -> None:
+    def __init__(self, parts: Parts, feed: PolicyFeed, slots: ProviderSlots, hold: Hold) -> None:
         self._parts = parts
         self._feed = feed
+        self._slots = slots
         self._hold = hold
         self._flights: dict[asyncio.Task[Outcome], CallModel | CallTool | Preview] = {}
 
@@ -89,18 +91,22 @@ class Segment:
             hold.attention.clear()
 
     async def _advance(self, events: list[Event], follow: Follow | None) -> bool:
-        """Compute, commit, perform. False when the run is no longer ours."""
-        while True:
-            if not events:
-                return True
+        """Compute, take a slot, commit, perform. False when the run is no longer ours."""
+        while events:
             steps = self._compute(events, follow)
+            slot = await self._slot(steps)
             release = self._releases(steps[-1].result.state)
             append = append_of(
                 self._hold, self._parts.sealer, steps, retry_s=self._parts.figures.retry_s, release=release
             )
-            commit = await self._parts.store.commit(append)
+            try:
+                commit = await self._parts.store.commit(append)
+            except BaseException:
+                _give_back(slot)
+                raise
             if commit.status is CommitStatus.COMMITTED:
-                return self._take(append, steps, commit)
+                return self._take(append, steps, commit, slot)
+            _give_back(slot)
             if commit.status is CommitStatus.LOST:
                 self._parts.log("lease.lost", {"run": self._hold.row.uuid})
                 return False
@@ -108,6 +114,31 @@ class Segment:
                 events, follow = await self._closing(events), None
             else:
                 events = await self._under_new_policy(events)
+        return True
+
+    async def _slot(self, steps: Sequence[Stepped]) -> Slot | None:
+        """Take the provider's slot before the commit, so that no permit ages while it waits for one.
+
+        A drain or a cancel ends the wait: the first releases the run instead of sending, the second closes it.
+        """
+        target = _target(steps)
+        hold = self._hold
+        if target is None or hold.interrupted:
+            return None
+        taking = asyncio.ensure_future(self._slots.acquire(target))
+        try:
+            while not (taking.done() or hold.interrupted):
+                waiter = asyncio.ensure_future(hold.attention.wait())
+                await asyncio.wait([taking, waiter], return_when=asyncio.FIRST_COMPLETED)
+                waiter.cancel()
+                hold.attention.clear()
+        except asyncio.CancelledError:
+            _abandon(taking)
+            raise
+        if taking.done():
+            return taking.result()
+        _abandon(taking)
+        return None
 
     def _compute(self, events: Sequence[Event], follow: Follow | None) -> list[Stepped]:
         steps: list[Stepped] = []
@@ -125,7 +156,7 @@ class Segment:
         """Whether this step gives a working run up: drained, and nothing of it is in the air."""
         return self._hold.draining and not self._flights and state.phase in (Phase.MODEL, Phase.TOOLS)
 
-    def _take(self, append: Append, steps: Sequence[Stepped], commit: Commit) -> bool:
+    def _take(self, append: Append, steps: Sequence[Stepped], commit: Commit, slot: Slot | None) -> bool:
         hold = self._hold
         hold.state = steps[-1].result.state
         hold.seq += len(append.entries)
@@ -135,16 +166,22 @@ class Segment:
         if sent:
             hold.last_sent = sent
         if append.release:
+            _give_back(slot)
             return False
-        self._perform(hold.state, steps, commit.at)
+        self._perform(hold.state, steps, commit.at, slot)
         return True
 
-    def _perform(self, state: SuspendedRunState, steps: Sequence[Stepped], committed_at: float) -> None:
+    def _perform(
+        self, state: SuspendedRunState, steps: Sequence[Stepped], committed_at: float, slot: Slot | None
+    ) -> None:
         for stepped in steps:
             for command in stepped.result.commands:
                 if isinstance(command, CallModel | CallTool | Preview) and _stands(state, command):
                     flight = perform(self._parts, self._hold, state, command, committed_at)
-                    self._flights[asyncio.ensure_future(flight)] = command
+                    task = asyncio.ensure_future(flight)
+                    self._flights[task] = command
+                    if slot is not None and isinstance(command, CallModel):
+                        task.add_done_callback(lambda _, held=slot: held.release())  # type: ignore[misc]
 
     def _event(self, task: asyncio.Task[Outcome]) -> Event:
         del self._flights[task]
@@ -212,6 +249,22 @@ class Segment:
             await asyncio.wait(tasks)
         for task in tasks:
             del self._flights[task]
+
+
+def _target(steps: Sequence[Stepped]) -> Target | None:
+    """Give where the committed state's open send goes."""
+    sends = (c for s in reversed(steps) for c in s.result.commands if isinstance(c, CallModel))
+    return next((c.permit.target for c in sends if _stands(steps[-1].result.state, c)), None)
+
+
+def _give_back(slot: Slot | None) -> None:
+    if slot is not None:
+        slot.release()
+
+
+def _abandon(taking: asyncio.Future[Slot]) -> None:
+    taking.add_done_callback(lambda done: None if done.cancelled() else done.result().release())
+    taking.cancel()
 
 
 async def live_facts(feed: PolicyFeed, state: SuspendedRunState) -> tuple[CatalogueSnapshot, Facts]:

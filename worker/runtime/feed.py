@@ -61,8 +61,11 @@ class PolicyFeed:
     async def _read(self) -> CatalogueSnapshot:
         await asyncio.sleep(0)  # lets everybody who needs it in this turn of the loop join
         self._reading = None
-        self._snapshot = await self._catalogue.snapshot(self._snapshot)
-        return self._snapshot
+        snapshot = await self._catalogue.snapshot(self._snapshot)
+        # Two reads can overlap; the older one must not replace what the newer one brought.
+        if self._snapshot is None or snapshot.version >= self._snapshot.version:
+            self._snapshot = snapshot
+        return snapshot
 
     def facts(
         self,

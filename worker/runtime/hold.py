@@ -34,6 +34,11 @@ class Hold:
     cancelled: bool = False
     draining: bool = False
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether nothing new is to be begun: the run was cancelled, or this process drains."""
+        return self.cancelled or self.draining
+
     def elapsed_ms(self, now: float) -> int:
         """Executing time of the run so far, this segment included."""
         return self.before_ms + max(0, int((now - self.began_at) * 1000))

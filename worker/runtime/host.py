@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from codec.suspended import STATE_VERSION
 from codec.vocabulary import RunStatus
@@ -19,9 +19,12 @@ from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
 from worker.runtime.parts import Parts
 from worker.runtime.segments import hold_of, run_segment
+from worker.runtime.slots import ProviderSlots
 
 __all__ = ["Host"]
 
+_PAUSE_S: Final = 1.0
+"""Seconds before claiming is tried again after the database refused."""
 _CLAIM_BATCH: Final = 32
 """Runs claimed by one statement: 33,000 claims a second against 2,000 singly, measured on SQLite."""
 
@@ -32,17 +35,25 @@ class Host:
     def __init__(self, parts: Parts, feed: PolicyFeed) -> None:
         self._parts = parts
         self._feed = feed
+        self._slots = ProviderSlots(parts.clock)
         self._held: dict[int, tuple[Hold, asyncio.Task[None]]] = {}
         self._named: dict[str, None] = {}
         self._oldest = False
         self._wanted = asyncio.Event()
         self._draining = False
         self._duties: list[asyncio.Task[None]] = []
+        self._claiming: list[asyncio.Task[None]] = []
+        self._driven: set[asyncio.Task[None]] = set()
 
     @property
     def free(self) -> int:
         """Slots that are free."""
         return 0 if self._draining else self._parts.figures.max_runs - len(self._held)
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing is to be begun here any more."""
+        return self._draining
 
     @property
     def running(self) -> int:
@@ -53,21 +64,29 @@ class Host:
         """Begin the duties: heartbeats always, claiming only for a worker."""
         self._duties.append(asyncio.create_task(self._beat(), name="heartbeat"))
         if claims:
-            self._duties.append(asyncio.create_task(self._claim_loop(), name="claims"))
+            self._claiming.append(asyncio.create_task(self._claim_loop(), name="claims"))
 
     async def drain(self, timeout_s: float = 30.0) -> None:
-        """Take nothing new, let each run reach its next boundary and be released. Late ones are left to their lease."""
+        """Take nothing new, let each run reach its next boundary and be released. Late ones are left to their lease.
+
+        What is claimed at this moment is given back: it was no attempt. Somebody else is told of what was released.
+        """
         self._draining = True
+        self._wanted.set()
+        released = [hold.row.uuid for hold, _ in self._held.values()]
         for hold, _ in self._held.values():
             hold.draining = True
             hold.attention.set()
-        tasks = [task for _, task in self._held.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
-        for task in [*self._duties, *(t for _, t in self._held.values())]:
+        busy = [*self._claiming, *self._driven]
+        if busy:
+            await asyncio.wait(busy, timeout=timeout_s)
+        for task in (late := [*self._duties, *self._claiming, *self._driven]):
             task.cancel()
-        await asyncio.gather(*self._duties, *(t for _, t in self._held.values()), return_exceptions=True)
+        await asyncio.gather(*late, return_exceptions=True)
         self._duties.clear()
+        self._claiming.clear()
+        if released:
+            await self._parts.signals.wake(released)
 
     def wake(self, uuids: Iterable[str]) -> None:
         """Somebody says that these runs are due. Call on the loop."""
@@ -90,10 +109,13 @@ class Host:
     def take(self, claimed: Claimed) -> asyncio.Task[None]:
         """Drive a claimed run as a task of this host. The task never raises but for cancellation."""
         task = asyncio.create_task(self._drive(claimed), name=f"run-{claimed.row.uuid}")
+        self._driven.add(task)
+        task.add_done_callback(self._driven.discard)
         try:
             hold = hold_of(self._parts, claimed)
         except SealingError:
             return task
+        hold.draining = self._draining
         self._held[claimed.row.uid] = (hold, task)
         task.add_done_callback(lambda _: self._let_go(claimed.row.uid, task))
         return task
@@ -103,11 +125,9 @@ class Host:
         held = self._held.get(run_uid)
         return None if held is None else held[1]
 
-    async def adopt(self, row: RunRow) -> None:
-        """Drive a run whose row was written as held by this process, and wait for its rest or release."""
-        token = row.token or ""
-        claimed = Claimed(row=row, token=token, was=RunStatus.QUEUED, expired=False)
-        await asyncio.wait([self.take(claimed)])
+    def take_own(self, row: RunRow) -> asyncio.Task[None]:
+        """Drive a run whose row was written as held by this process, as `take` does."""
+        return self.take(Claimed(row=row, token=row.token or "", was=RunStatus.QUEUED, expired=False))
 
     async def claim(self, limit: int, uuids: list[str] | None = None) -> list[Claimed]:
         """Claim due runs that this process can open."""
@@ -125,7 +145,7 @@ class Host:
         await asyncio.sleep(0)  # `take` registers the hold first
         held = self._held.get(claimed.row.uid)
         try:
-            await run_segment(self._parts, self._feed, claimed, None if held is None else held[0])
+            await run_segment(self._parts, self._feed, self._slots, claimed, None if held is None else held[0])
         except StoreError as error:
             self._parts.log("run.left", {"run": claimed.row.uuid, "problem": error.problem})
         except Exception as error:  # noqa: BLE001 - a fault of ours: the run is left to its lease and recovered
@@ -140,26 +160,32 @@ class Host:
                 self.wake_oldest()
 
     async def _claim_loop(self) -> None:
-        while True:
+        while not self._draining:
             await self._wanted.wait()
             self._wanted.clear()
             try:
                 await self._claim_wanted()
-            except StoreError as error:
-                self._parts.log("claim.failed", {"problem": error.problem})
-                await asyncio.sleep(1.0)
+            except Exception as error:  # noqa: BLE001 - outermost loop: without it this process would never claim again
+                self._parts.log("claim.failed", _problem(error))
+                await asyncio.sleep(_PAUSE_S)
+                self._oldest = True  # the names are gone; what they stood for is still due
                 self._wanted.set()
 
     async def _claim_wanted(self) -> None:
         while self._named and self.free > 0:
             batch = [self._named.popitem()[0] for _ in range(min(len(self._named), self.free, _CLAIM_BATCH))]
-            for claimed in await self.claim(len(batch), batch):
-                self.take(claimed)
+            await self._take_all(await self.claim(len(batch), batch))
         self._named.clear()
         while self._oldest and self.free > 0:
             found = await self.claim(min(self.free, _CLAIM_BATCH))
             self._oldest = len(found) > 0
-            for claimed in found:
+            await self._take_all(found)
+
+    async def _take_all(self, found: Iterable[Claimed]) -> None:
+        for claimed in found:
+            if self._draining:
+                await self._parts.store.give_back(claimed.row.uid, claimed.token, claimed.row.cause)
+            else:
                 self.take(claimed)
 
     async def _beat(self) -> None:
@@ -168,19 +194,20 @@ class Host:
             await asyncio.sleep(lease / 3)
             try:
                 await self._renew()
-            except StoreError as error:
-                self._parts.log("heartbeat.failed", {"problem": error.problem})
+            except Exception as error:  # noqa: BLE001 - outermost loop: without it every run here would lose its lease
+                self._parts.log("heartbeat.failed", _problem(error))
 
     async def _renew(self) -> None:
         holds = [hold for hold, task in self._held.values() if not task.done()]
         if not holds:
             return
         asked_at = self._parts.clock.monotonic()
-        renewals = await self._parts.store.renew([(h.row.uid, h.token) for h in holds], self._parts.figures.lease_s)
+        asked = {h.row.uid: h.token for h in holds}
+        renewals = await self._parts.store.renew(list(asked.items()), self._parts.figures.lease_s)
         for renewal in renewals:
             held = self._held.get(renewal.run_uid)
-            if held is None:
-                continue
+            if held is None or held[0].token != asked[renewal.run_uid]:
+                continue  # let go of, or claimed anew, while the renewal was under way
             hold, task = held
             if renewal.held:
                 hold.proved_at = max(hold.proved_at, asked_at)
@@ -189,3 +216,7 @@ class Host:
             if renewal.cancelled and not hold.cancelled:
                 hold.cancelled = True
                 hold.attention.set()
+
+
+def _problem(error: Exception) -> dict[str, Any]:
+    return {"problem": error.problem if isinstance(error, StoreError) else type(error).__name__}

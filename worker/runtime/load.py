@@ -9,7 +9,7 @@ import msgspec
 
 from codec.answers import Answer
 from codec.errors import CodecError, SchemaTooNewError
-from codec.journal import Entry, unsealed_event
+from codec.journal import ENTRY_VERSION, CommandReference, Entry, unsealed_event
 from codec.request import AgentRunRequest
 from codec.request_codec import AgentRunRequestCodec
 from codec.suspended import SuspendedRunState
@@ -60,11 +60,14 @@ async def load_request(parts: Parts, row: RunRow, key: bytes) -> AgentRunRequest
         raise UnreadableError("request")
     try:
         data = parts.sealer.open(key, "request", row.uuid, "request", document.payload)
-        return AgentRunRequestCodec.rehydrate(data)
+        request = AgentRunRequestCodec.rehydrate(data)
     except SchemaTooNewError:
         raise
     except (CodecError, SealBrokenError) as error:
         raise UnreadableError("request") from error
+    if not isinstance(request.configuration, int):
+        raise UnreadableError("request")  # a row is only ever written with a uid
+    return request
 
 
 async def load_state(parts: Parts, row: RunRow, key: bytes, *, held: bool = False) -> SuspendedRunState | None:
@@ -130,14 +133,20 @@ def entry_at(sealer: Sealer, row: RunRow, key: bytes, stored: EntryRow) -> Entry
     """Open one entry. Errors: `UnreadableError` with its sequence, `SchemaTooNewError`."""
     try:
         if not stored.payload:
-            by = str(msgspec.json.decode(stored.meta, type=dict[str, object]).get("by", ""))
-            event = unsealed_event(stored.kind, by, 0, stored.policy)
-            return Entry(version=1, event=event)
+            return _unsealed(stored)
         return Entry.decode(sealer.open(key, "entry", row.uuid, str(stored.seq), stored.payload))
     except SchemaTooNewError:
         raise
     except (CodecError, SealBrokenError, msgspec.MsgspecError) as error:
         raise UnreadableError("journal", stored.seq) from error
+
+
+def _unsealed(stored: EntryRow) -> Entry:
+    """Rebuild an entry of somebody without a key; it always ended the run, and its clear side says how."""
+    meta = msgspec.json.decode(stored.meta, type=dict[str, object])
+    event = unsealed_event(stored.kind, str(meta.get("by", "")), 0, stored.policy)
+    finish = CommandReference(kind="finish", word=str(meta.get("final", "")))
+    return Entry(version=ENTRY_VERSION, event=event, commands=(finish,))
 
 
 async def _snapshot(parts: Parts, row: RunRow, key: bytes) -> tuple[SuspendedRunState | None, int]:

@@ -10,7 +10,7 @@ from codec.journal import Entry
 from codec.vocabulary import Verdict
 from worker.core.replay import Divergence, replay
 from worker.ports.records import RunRow
-from worker.runtime.load import UnreadableError, damaged_at, entry_at, journal_of
+from worker.runtime.load import Journal, UnreadableError, damaged_at, entry_at, journal_of
 from worker.runtime.parts import Parts
 
 __all__ = ["ReplayReport", "ReplayedSend", "replay_run"]
@@ -49,7 +49,7 @@ async def replay_run(parts: Parts, row: RunRow, *, until: int | None = None) -> 
     """
     key = parts.sealer.unwrap(row.wrapped_key, row.key_id)
     try:
-        journal = await journal_of(parts, row, key)
+        row, journal = await _at_rest(parts, row, key)
     except UnreadableError:
         return _report(row, 0, Divergence(sequence=0, cause="damaged"), ())
     damage = damaged_at(row, journal.rows)
@@ -71,6 +71,16 @@ async def replay_run(parts: Parts, row: RunRow, *, until: int | None = None) -> 
     if divergence is None and damage is not None:
         divergence = Divergence(sequence=damage[0], cause=damage[1])
     return _report(row, found.entries, divergence, _sends(entries, divergence))
+
+
+async def _at_rest(parts: Parts, row: RunRow, key: bytes) -> tuple[RunRow, Journal]:
+    """Read row and journal of one moment: a run that works goes on between the two reads."""
+    journal = await journal_of(parts, row, key)
+    after = await parts.store.run(row.uuid)
+    if after is None or after.seq == row.seq:
+        return row, journal
+    journal = await journal_of(parts, after, key)
+    return after, Journal(base=journal.base, rows=tuple(r for r in journal.rows if r.seq <= after.seq))
 
 
 def _report(row: RunRow, entries: int, divergence: Divergence | None, sends: tuple[ReplayedSend, ...]) -> ReplayReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from codec.errors import SchemaTooNewError
 from codec.request import AgentRunRequest
 from codec.request_codec import AgentRunRequestCodec
-from codec.suspended import STATE_VERSION
+from codec.suspended import STATE_VERSION, SuspendedRunState
 from codec.vocabulary import Origin, ResumeCause
 from worker.core.chain import GENESIS
 from worker.core.machine import continued
@@ -27,7 +27,7 @@ async def requeued(parts: Parts, row: RunRow) -> NewRun:
     try:
         old = parts.sealer.unwrap(row.wrapped_key, row.key_id)
         state = await load_state(parts, row, old)
-        composed = state is not None and state.configuration > 0
+        composed = state is not None and await _was_composed(parts, row, state)
         request = None if composed else await load_request(parts, row, old)
     except (UnreadableError, SealingError, SchemaTooNewError):
         raise UnavailableError(
@@ -59,6 +59,15 @@ async def requeued(parts: Parts, row: RunRow) -> NewRun:
         lineage_at=row.seq,
         sources=source_rows(state) if state is not None and composed else (),
     )
+
+
+async def _was_composed(parts: Parts, row: RunRow, state: SuspendedRunState) -> bool:
+    """Whether the state holds what the run was given: not when it ended unread, or before the catalogue could be."""
+    if state.configuration == 0:
+        return False
+    if row.seq > 1 or state.facts.readable:
+        return True
+    return await parts.store.document(row.uid, "request") is None
 
 
 def _encoded(request: AgentRunRequest | None) -> bytes:

@@ -17,6 +17,7 @@ from worker.runtime.hold import Hold
 from worker.runtime.journalling import entry_link, entry_row
 from worker.runtime.load import UnreadableError, load_answer, load_request, load_state
 from worker.runtime.parts import Parts
+from worker.runtime.slots import ProviderSlots
 
 __all__ = ["hold_of", "run_segment"]
 
@@ -39,7 +40,9 @@ def hold_of(parts: Parts, claimed: Claimed) -> Hold:
     )
 
 
-async def run_segment(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold | None = None) -> None:
+async def run_segment(
+    parts: Parts, feed: PolicyFeed, slots: ProviderSlots, claimed: Claimed, hold: Hold | None = None
+) -> None:
     """Drive a claimed run until it rests or is lost.
 
     What cannot be read is left in place: a run that waits for a person is shown as `blocked: corrupt`, any other fails.
@@ -56,7 +59,7 @@ async def run_segment(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Ho
         parts.log("run.unreadable", {"run": claimed.row.uuid, "error": str(error)})
         await _set_aside(parts, claimed)
     else:
-        await Segment(parts, feed, held).drive(first, follow)
+        await Segment(parts, feed, slots, held).drive(first, follow)
 
 
 async def _entrance(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold) -> tuple[Event, Follow | None]:

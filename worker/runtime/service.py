@@ -81,11 +81,16 @@ class Runtime:
 
     async def run(self, request: AgentRunRequest, *, origin: Origin = Origin.PLAYGROUND) -> Shown:
         """Start a run here and drive it to its rest; the same path as a queued one."""
+        begun = await self.begin(request, origin=origin)
+        await self.drive(begun.uuid)
+        return await self.show(request.actor, begun.uuid)
+
+    async def begin(self, request: AgentRunRequest, *, origin: Origin = Origin.PLAYGROUND) -> Handle:
+        """Start a run that is driven here, without waiting for it: its row is written as held by this process."""
         row, is_new = await self._create(request, origin, claim=True)
         if is_new:
-            await self.host.adopt(row)
-        await self.drive(row.uuid)
-        return await self.show(request.actor, row.uuid)
+            self.host.take_own(row)
+        return Handle(self, row.uuid, is_new=is_new)
 
     async def enqueue(self, request: AgentRunRequest, *, origin: Origin = Origin.QUEUE) -> Handle:
         """Store a run and tell a worker. Works while Redis is down: the sweeper finds the run."""
@@ -110,7 +115,7 @@ class Runtime:
 
     async def _create(self, request: AgentRunRequest, origin: Origin, *, claim: bool) -> tuple[RunRow, bool]:
         request = await self._resolved(request)
-        new = await starting.new_run(self.parts, self.feed, request, origin, claim=claim)
+        new = starting.new_run(self.parts, self.feed.held, request, origin, claim=claim)
         return await self._store(new)
 
     async def _store(self, new: NewRun) -> tuple[RunRow, bool]:
@@ -142,7 +147,7 @@ class Runtime:
         row, _ = await self._seen(actor, uuid)
         found = []
         for entry in await self.parts.store.entries(row.uid, after):
-            meta = msgspec.json.decode(entry.meta)
+            meta = _meta(entry.meta)
             head = {"sequence": entry.seq, "at": entry.at, "kind": entry.kind, "round": meta.pop("round", 0)}
             found.append({**head, "segment": entry.segment, **meta})
         return found
@@ -303,7 +308,10 @@ class Runtime:
     # --- waiting
 
     async def drive(self, uuid: str) -> None:
-        """See a run to its rest, claiming it here whenever it is due and nobody else has it."""
+        """See a run to its rest, claiming it here whenever it is due and nobody else has it.
+
+        Returns early when this process drains: the run is released, and whoever comes next goes on with it.
+        """
         while True:
             row = await self.parts.store.run(uuid)
             if row is None or at_rest(row) or not self._can_open(row):
@@ -312,6 +320,8 @@ class Runtime:
             if held is not None:
                 await asyncio.wait([held])
                 continue
+            if self.host.draining:
+                return
             claimed = await self.host.claim(1, [uuid])
             if claimed:
                 await asyncio.wait([self.host.take(claimed[0])])
@@ -354,6 +364,13 @@ def _audit(row: RunRow, decision: str, actor: str, via: str, detail: str | None)
     return AuditRow(
         decision=decision, actor=actor, via=via, run=row.uuid, configuration=row.configuration, detail=detail
     )
+
+
+def _meta(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {"damaged": True}  # changed in the database; replay says where
 
 
 def _gist(answer: Answer) -> str:

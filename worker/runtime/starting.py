@@ -7,21 +7,23 @@ from typing import Any
 
 import msgspec
 
+from codec.actor import ANONYMOUS
 from codec.catalogue import CatalogueSnapshot
 from codec.errors import CodecError
+from codec.facts import Facts
 from codec.request import AgentRunRequest, RunAugmentation
 from codec.request_codec import REQUEST_VERSION, AgentRunRequestCodec, clean_request
-from codec.suspended import STATE_VERSION
+from codec.suspended import STATE_VERSION, DroppedSource
 from codec.vocabulary import Origin, SourceKind, SourceOrigin
 from codec.wire import DryRun, Explained, ExplainedSource
 from worker.core.assembly import assemble
 from worker.core.chain import GENESIS
 from worker.core.gate import decide, fixes
 from worker.core.offering import offer
-from worker.core.sources import composing_sources, dropped_forced
+from worker.core.sources import carried_sources
 from worker.ports.records import Document, NewRun
 from worker.runtime.errors import InvalidError, NotFoundError
-from worker.runtime.feed import Composed, PolicyFeed
+from worker.runtime.feed import Composed
 from worker.runtime.parts import Parts
 
 __all__ = ["dry_run", "explain", "new_run", "resolved"]
@@ -70,30 +72,20 @@ def _uid(records: Mapping[int, Any], kind: str, reference: int | str) -> int:
 
 
 def explain(composed: Composed, request: AgentRunRequest) -> Explained:
-    """Say what the gate would decide about composing this request now. Writes nothing."""
-    augmentation = request.augmentation or RunAugmentation()
-    snippets = tuple(int(u) for u in augmentation.forced_snippet_uids)
-    skills = tuple(int(u) for u in augmentation.forced_skill_uids)
-    sources = composing_sources(composed.facts, snippets, skills, override=bool(augmentation.system_prompt_override))
+    """Say what the gate would decide about composing this request now. Writes nothing.
+
+    The same assembly and the same fold as the run's own, so that nobody is shown another verdict than the run gets.
+    """
+    assembly = assemble(request, composed.facts, composed.texts)
+    sources = carried_sources(composed.facts, assembly.carried)
     decision = decide(composed.facts, sources, composed.policy)
+    prompts = (SourceKind.SYSTEM_PROMPT, SourceKind.PROMPT_OVERRIDE)
     shown = [
         ExplainedSource(kind=s.kind, uid=s.uid, name=s.name, data_class=s.declared, origin=s.origin, counts=True)
         for s in sources
+        if s.declared is not None or s.kind not in prompts  # a prompt without a class declares nothing
     ]
-    known = {(s.kind, s.uid): s for s in composed.facts.sources}
-    for dropped in dropped_forced(composed.facts, snippets, skills):
-        record = known.get((dropped.kind, dropped.uid))
-        name = f'{dropped.kind.value} "{record.identifier}"' if record else f"{dropped.kind.value} uid {dropped.uid}"
-        shown.append(
-            ExplainedSource(
-                kind=SourceKind(dropped.kind),
-                uid=dropped.uid,
-                name=name,
-                data_class=None if record is None else record.declared,
-                origin=SourceOrigin.FORCED,
-                counts=False,
-            )
-        )
+    shown.extend(_left_out(composed.facts, dropped) for dropped in assembly.dropped)
     return Explained(
         sources=tuple(shown),
         data_class=decision.data_class,
@@ -104,6 +96,19 @@ def explain(composed: Composed, request: AgentRunRequest) -> Explained:
         mode=composed.facts.enforcement,
         verdict=decision.verdict,
         fix=fixes(decision),
+    )
+
+
+def _left_out(facts: Facts, dropped: DroppedSource) -> ExplainedSource:
+    record = next((s for s in facts.sources if s.kind is dropped.kind and s.uid == dropped.uid), None)
+    name = f'{dropped.kind.value} "{record.identifier}"' if record else f"{dropped.kind.value} uid {dropped.uid}"
+    return ExplainedSource(
+        kind=dropped.kind,
+        uid=dropped.uid,
+        name=name,
+        data_class=None if record is None else record.declared,
+        origin=SourceOrigin.FORCED,
+        counts=False,
     )
 
 
@@ -118,7 +123,9 @@ def dry_run(composed: Composed, request: AgentRunRequest) -> DryRun:
     )
 
 
-async def new_run(parts: Parts, feed: PolicyFeed, request: AgentRunRequest, origin: Origin, *, claim: bool) -> NewRun:
+def new_run(
+    parts: Parts, snapshot: CatalogueSnapshot, request: AgentRunRequest, origin: Origin, *, claim: bool
+) -> NewRun:
     """Build the row of a resolved request. `claim` = it is written as held by this process."""
     if request.augmentation is not None and request.augmentation.dry_run:
         raise InvalidError("dry_run", "a dry run is not stored; ask for it with dry_run()", paths=("$.augmentation",))
@@ -126,7 +133,9 @@ async def new_run(parts: Parts, feed: PolicyFeed, request: AgentRunRequest, orig
     uuid = parts.clock.uuid()
     body = AgentRunRequestCodec.dehydrate(request)
     sealed = parts.sealer.seal(key.key, "request", uuid, "request", body)
-    configuration = feed.held.configurations[int(request.configuration)]
+    configuration = snapshot.configurations.get(int(request.configuration))
+    if configuration is None:
+        raise NotFoundError("unknown_configuration", "the configuration was deleted just now")
     idempotency = None
     if request.idempotency_key is not None:
         idempotency = parts.sealer.keyed_hash("idempotency", request.idempotency_key.encode())
@@ -143,8 +152,14 @@ async def new_run(parts: Parts, feed: PolicyFeed, request: AgentRunRequest, orig
         cause="start",
         head=GENESIS,
         idempotency=idempotency,
-        body=parts.sealer.keyed_hash("body", body),
+        body=parts.sealer.keyed_hash("body", _asked(request)),
         claim_token=parts.clock.nonce() if claim else None,
         claim_holder=parts.holder if claim else None,
         lease_s=parts.figures.lease_s,
     )
+
+
+def _asked(request: AgentRunRequest) -> bytes:
+    # What is compared under an idempotency key is what was asked for, not the rights that the same actor had then.
+    tags = dict(sorted(request.tags.items()))
+    return AgentRunRequestCodec.dehydrate(msgspec.structs.replace(request, actor=ANONYMOUS, tags=tags))

@@ -43,8 +43,14 @@ def _merged(found: list[ExposureWrite]) -> tuple[ExposureWrite, ...]:
     for write in found:
         key = (write.kind, write.uid, write.data_class, write.provider_uid, write.model, write.zone)
         before = rows.get(key)
-        rows[key] = write if before is None else replace(before, sends=before.sends + write.sends)
+        rows[key] = write if before is None else _both(before, write)
     return tuple(rows.values())
+
+
+def _both(before: ExposureWrite, write: ExposureWrite) -> ExposureWrite:
+    # What was answered stays so; what failed is open again, because its text is on its way once more.
+    state = before.state if before.state is ExposureState.ANSWERED else write.state
+    return replace(write, sends=before.sends + write.sends, state=state)
 
 
 def _landed(hold: Hold, stepped: Stepped) -> tuple[ExposureWrite, ...]:

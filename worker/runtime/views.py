@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from codec.errors import CodecError, SchemaTooNewError
+from codec.journal import ENTRY_VERSION
 from codec.request import AgentRunRequest
-from codec.suspended import Call, CarriedSource, DroppedSource, SuspendedRunState
+from codec.request_codec import REQUEST_VERSION
+from codec.suspended import STATE_VERSION, Call, CarriedSource, DroppedSource, SuspendedRunState
 from codec.text import parse_json
 from codec.vocabulary import BlockedReason, CallStatus, Origin, QuestionKind, Role, RunStatus
 from codec.wire import (
@@ -32,6 +34,10 @@ from worker.runtime.parts import Parts
 __all__ = ["Inside", "look_inside", "shown"]
 
 
+_KNOWN_VERSION: Final = max(STATE_VERSION, ENTRY_VERSION, REQUEST_VERSION)
+"""A row above it holds something of a newer build; claims leave it alone, and nobody here may act on half of it."""
+
+
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
     """What could be read of a run's sealed side. `blocked` says why not everything could."""
 
@@ -42,6 +48,8 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
 
 async def look_inside(parts: Parts, row: RunRow) -> Inside:
     """Open a run as far as this process can. Total: what cannot be opened is told, never raised."""
+    if row.doc_version > _KNOWN_VERSION:
+        return Inside(blocked=BlockedReason.VERSION)
     try:
         key = parts.sealer.unwrap(row.wrapped_key, row.key_id)
         state = await load_state(parts, row, key)
@@ -101,7 +109,7 @@ def _waiting(row: RunRow, state: SuspendedRunState | None, *, content: bool) -> 
     asked = None
     if question is not None and question.input is not None and content:
         asked = ShownInput(tool=question.input.tool, schema=_parsed(question.input.schema))
-    calls = () if state is None or question is None else tuple(_call(c, content=content) for c in state.calls)
+    calls = () if state is None or question is None else _calls(state, content=content)
     return ShownWaiting(
         kind=row.question_kind or QuestionKind.APPROVAL,
         question=row.question,
@@ -113,7 +121,13 @@ def _waiting(row: RunRow, state: SuspendedRunState | None, *, content: bool) -> 
     )
 
 
-def _call(call: Call, *, content: bool) -> ShownCall:
+def _calls(state: SuspendedRunState, *, content: bool) -> tuple[ShownCall, ...]:
+    # Only a registered tool's name is a name; what a model made up is content.
+    known = {tool.name for tool in state.facts.tools}
+    return tuple(_call(c, c.name if content or c.name in known else "", content=content) for c in state.calls)
+
+
+def _call(call: Call, name: str, *, content: bool) -> ShownCall:
     decision = None
     if call.denied:
         decision = "deny"
@@ -124,7 +138,7 @@ def _call(call: Call, *, content: bool) -> ShownCall:
         preview = ShownPreview(lines=call.preview.lines, failed=call.preview.failed)
     return ShownCall(
         id=call.id,
-        name=call.name,
+        name=name,
         arguments=_parsed(call.proposed if call.approved is None else call.approved) if content else None,
         effect=call.effect,
         gated=call.status is CallStatus.ASK,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
+from typing import Final
 
 from codec.commands import Permit
 from codec.transcript import ModelReply
 from codec.vocabulary import FailureClass
 from worker.ports.models import ModelRequest, Models, ModelSendError
 
-__all__ = ["ModelRegistry", "failure_of_status"]
+__all__ = ["MAX_RETRY_AFTER_MS", "ModelRegistry", "failure_of_status", "retry_after_ms"]
+
+MAX_RETRY_AFTER_MS: Final = 3_600_000
+"""An hour. A provider that is gone for longer is better asked again in vain than trusted with the run's whole day."""
+_SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]*)?")
 
 
 def failure_of_status(status: int) -> FailureClass | None:
@@ -29,6 +37,24 @@ def failure_of_status(status: int) -> FailureClass | None:
     if 400 <= status < 500:
         return FailureClass.CLIENT_ERROR
     return FailureClass.CONFIGURATION if 300 <= status < 400 else FailureClass.INVALID_REPLY
+
+
+def retry_after_ms(value: str | None, now: float) -> int:
+    """Read a Retry-After, seconds or an HTTP date; 0 for none, for the past and for what is neither.
+
+    Units: milliseconds, at most `MAX_RETRY_AFTER_MS`; `now` in epoch seconds. Source: RFC 9110, 10.2.3.
+    """
+    text = (value or "").strip()
+    seconds = float(text) if _SECONDS.fullmatch(text) else _until(text, now)
+    return int(min(max(0.0, seconds * 1000), MAX_RETRY_AFTER_MS))
+
+
+def _until(date: str, now: float) -> float:
+    try:
+        found = parsedate_to_datetime(date)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 class ModelRegistry:
