@@ -9,20 +9,23 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from codec.vocabulary import TrustZone
-from worker.adapters.catalogue_file import parse_assignment, read_catalogue, write_catalogue
+from worker.adapters.catalogue_file import parse_assignment, read_catalogue, resolve_files, write_catalogue
 from worker.adapters.embedded_valkey import EmbeddedValkey, EmbeddedValkeyError
+from worker.adapters.models.openai import OpenAIModels, sdk_problem
 from worker.adapters.models.registry import ModelRegistry
-from worker.adapters.models.scripted import ScriptedModels
+from worker.adapters.models.scripted import ScriptedModels, ScriptError, check_script
 from worker.adapters.redis_signals import BrokerHealth, RedisSignals
-from worker.adapters.sealing import KeyRingError, RingSealer
+from worker.adapters.sealing import KeyRing, KeyRingError, RingSealer
 from worker.adapters.sql.catalogue import SqlCatalogue
 from worker.adapters.sql.engine import Database
-from worker.adapters.sql.keys import ensure_ring
-from worker.adapters.sql.migrate import MigrationError, current, head, migrate
+from worker.adapters.sql.keys import ensure_ring, verify_ring
+from worker.adapters.sql.migrate import MigrationError, migrate
+from worker.adapters.sql.migrate import schema_state as state_of
 from worker.adapters.sql.processes import Processes
 from worker.adapters.sql.store import SqlRunStore
 from worker.adapters.system import SystemClock
@@ -40,13 +43,19 @@ from worker.telemetry import quiet
 __all__ = [
     "BrokerHealth",
     "Installation",
+    "LazySignals",
+    "ScriptError",
     "StartError",
+    "check_ring",
+    "check_script",
     "migrate_database",
     "open_installation",
     "open_runtime",
     "parse_assignment",
     "read_catalogue",
+    "resolve_files",
     "schema_state",
+    "sdk_problem",
     "write_catalogue",
 ]
 
@@ -70,7 +79,7 @@ class Installation:
 
     async def workers(self) -> int:
         """Give the number of living processes that drive runs."""
-        return sum(1 for p in await self.fleet.list(_ALIVE_S) if p.alive and p.kind in ("worker", "up"))
+        return await _drivers(self.fleet)
 
 
 class LazySignals:
@@ -167,14 +176,12 @@ async def _open(
     fleet = Processes(database)
     clock = SystemClock()
     identity = f"{kind}:{socket.gethostname()}:{os.getpid()}:{clock.nonce()[:6]}"
-
-    async def listeners() -> bool:
-        return any(p.alive and p.kind in ("worker", "up") for p in await fleet.list(_ALIVE_S))
-
-    signals = LazySignals(settings, None if kind in ("worker", "up", "sweeper") else listeners)
+    signals = LazySignals(settings, None if kind in ("worker", "up", "sweeper") else partial(_drivers, fleet))
     stack.push_async_callback(signals.close)
     store = SqlRunStore(database, lease_s=settings.lease_seconds)
     stack.push_async_callback(store.stop)
+    openai = OpenAIModels(settings.provider_keys)
+    stack.push_async_callback(openai.close)
     feed: PolicyFeed
 
     async def egress() -> Mapping[str, TrustZone]:
@@ -186,21 +193,29 @@ async def _open(
         store=store,
         catalogue=catalogue,
         sealer=sealer,
-        models=ModelRegistry({"scripted": ScriptedModels()}),
+        models=ModelRegistry({"scripted": ScriptedModels(), "openai": openai}),
         toolbox=toolbox,
         signals=signals,
         clock=clock,
-        figures=Figures(
-            lease_s=settings.lease_seconds,
-            sweep_s=settings.sweep_seconds,
-            retry_s=settings.retry_seconds,
-            max_runs=settings.max_runs,
-        ),
+        figures=_figures(settings),
         holder=identity,
         log=log,
     )
     runtime = Runtime(parts, feed, Host(parts, feed))
     return Installation(settings=settings, runtime=runtime, fleet=fleet, signals=signals, identity=identity)
+
+
+async def _drivers(fleet: Fleet) -> int:
+    return sum(1 for p in await fleet.list(_ALIVE_S) if p.alive and p.kind in ("worker", "up"))
+
+
+def _figures(settings: Settings) -> Figures:
+    return Figures(
+        lease_s=settings.lease_seconds,
+        sweep_s=settings.sweep_seconds,
+        retry_s=settings.retry_seconds,
+        max_runs=settings.max_runs,
+    )
 
 
 def _toolbox(settings: Settings, egress: Any, log: Callable[[str, dict[str, Any]], None]) -> PythonToolbox:
@@ -217,7 +232,7 @@ def _toolbox(settings: Settings, egress: Any, log: Callable[[str, dict[str, Any]
 
 async def _prepare_schema(settings: Settings) -> None:
     state = await asyncio.to_thread(schema_state, settings)
-    if state == "current":
+    if state in ("current", "newer"):
         return
     if settings.database_url.startswith("sqlite"):
         await asyncio.to_thread(migrate, settings.database_url)
@@ -226,11 +241,11 @@ async def _prepare_schema(settings: Settings) -> None:
 
 
 def schema_state(settings: Settings) -> str:
-    """Give `current`, `missing` or `older`. Blocks. Errors: `StoreError`, `MigrationError` for a newer schema."""
-    found = current(settings.database_url)
-    if found == head():
-        return "current"
-    return "missing" if found is None else "older"
+    """Give `current`, `missing`, `older`, or `newer`: of a later build that this one may run beside. Blocks.
+
+    Errors: `StoreError`, `MigrationError` for a schema that this build is too old for.
+    """
+    return state_of(settings.database_url)
 
 
 def migrate_database(settings: Settings) -> list[str]:
@@ -240,6 +255,22 @@ def migrate_database(settings: Settings) -> list[str]:
         return migrate(settings.database_url)
     except MigrationError as error:
         raise StartError(str(error)) from None
+
+
+async def check_ring(settings: Settings) -> int:
+    """Count the keys of the ring and see that they are the database's; changes nothing, 0 = there is no ring yet.
+
+    Errors: `StartError` when ring and database do not belong together, `StoreError`. The schema must be current.
+    """
+    database = Database.open(settings.database_url)
+    try:
+        ring = KeyRing.load(settings.keys_file) if settings.keys_file.exists() else None
+        await database.read(verify_ring, ring)
+    except KeyRingError as error:
+        raise StartError(str(error)) from None
+    finally:
+        await database.close()
+    return 0 if ring is None else len(ring.keys)
 
 
 async def _register(stack: AsyncExitStack, opened: Installation, kind: str) -> None:

@@ -1,4 +1,8 @@
-"""Logging: structlog to stderr, for people or as JSON. Events have names and content-free fields, never a text."""
+"""Logging: structlog to stderr, for people or as JSON. Events have names and content-free fields, never a text.
+
+What libraries log goes through the same door, reduced to where it came from: their messages, arguments and tracebacks
+can hold statements, messages and whatever an exception's text quotes.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,33 @@ from typing import Any
 
 import structlog
 
-from worker.settings import LogFormat
+__all__ = ["Log", "configure", "quiet"]
 
-__all__ = ["configure", "quiet"]
+Log = Callable[[str, dict[str, Any]], None]
+"""Takes the event's name, `area.past_tense`, and its content-free fields."""
 
 
-def configure(format: LogFormat) -> Callable[[str, dict[str, Any]], None]:
+def configure(*, as_json: bool) -> Log:
     """Set up logging of this process and give the function that the runtime logs with.
 
-    Strangers' loggers pass from warnings up only: below that dramatiq writes arguments and SQLAlchemy statements.
+    Of strangers only warnings and worse are told.
     """
     renderer: Any = (
         structlog.processors.JSONRenderer()
-        if format is LogFormat.JSON
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_class_only)
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_nothing_more)
     )
     structlog.configure(
         processors=[structlog.processors.TimeStamper(fmt="iso", utc=True), renderer],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s", force=True)
     log = structlog.get_logger()
 
     def write(event: str, fields: dict[str, Any]) -> None:
         log.info(event, **fields)
 
+    logging.basicConfig(level=logging.WARNING, handlers=[_Strangers(write)], force=True)
     return write
 
 
@@ -42,6 +47,24 @@ def quiet(_event: str, _fields: dict[str, Any]) -> None:
     """Log nothing: for commands whose stderr belongs to their one error line."""
 
 
-def _class_only(stream: Any, info: Any) -> None:
-    # A traceback's locals and an exception's text can hold content.
-    stream.write(f" {info[0].__name__}" if info and info[0] else "")
+class _Strangers(logging.Handler):
+    """Tells that a library logged something: which one, how bad, where, and the class of the error that it caught."""
+
+    def __init__(self, write: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the place of a record. What it says is left out."""
+        fields: dict[str, Any] = {
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "place": f"{record.module}:{record.lineno}",
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            fields["error"] = record.exc_info[0].__name__
+        self._write("library.logged", fields)
+
+
+def _nothing_more(_stream: Any, _info: Any) -> None:
+    """Print no traceback: its locals and its exceptions' texts can hold content."""

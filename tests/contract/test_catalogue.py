@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from codec.catalogue import CatalogueSnapshot, ConfigurationRecord
 from codec.facts import SourceText
 from codec.vocabulary import ActorKind, DeclaredClass, Enforcement, RunStatus, SourceKind, TrustZone
+from tests.support.stores import DATABASES, open_database
 from worker.adapters.sealing import KeyRing, RingSealer
 from worker.adapters.sql import catalogue_tables, tables
 from worker.adapters.sql.catalogue import SqlCatalogue
@@ -75,14 +76,12 @@ class World:
         return [row["detail"] for row in new]
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=DATABASES)
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    file = tmp_path / "regate.db" if request.param == "file" else None
-    database = Database.open(f"sqlite:///{file}" if file else "sqlite://")
-    await database.create_all()
-    sealer = new_sealer()
-    yield World(SqlCatalogue(database, sealer), database, sealer, file)
-    await database.close()
+    async with open_database(request.param, tmp_path) as database:
+        sealer = new_sealer()
+        file = tmp_path / "runs.db" if request.param == "sqlite" else None
+        yield World(SqlCatalogue(database, sealer), database, sealer, file)
 
 
 def provider(identifier: str = "house", line: int | None = None, **fields: Any) -> RecordSpec:
@@ -1058,7 +1057,7 @@ async def test_a_text_that_cannot_be_opened_is_an_error_without_content(
         with pytest.raises(StoreError) as failed:
             await attempt
 
-        assert "a catalogue text cannot be opened" == failed.value.problem == str(failed.value)
+        assert "unreadable" == failed.value.problem == str(failed.value)
         assert failed.value.__cause__ is None is failed.value.__context__
     assert (await world.catalogue.snapshot()).readable
 
@@ -1092,7 +1091,7 @@ async def test_no_text_is_anywhere_in_the_clear(world: World) -> None:
     assert MARKER not in repr((details, listed, snapshot))
     assert any(MARKER in str(spec.fields) for spec in await world.catalogue.export())
     if world.file is not None:
-        files = list(world.file.parent.glob("regate.db*"))
+        files = list(world.file.parent.glob("runs.db*"))
         await world.database.close()
         assert files
         assert all(MARKER.encode() not in file.read_bytes() for file in files if file.exists())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +12,11 @@ import pytest
 
 from codec.actor import LOCAL
 from codec.request import RunAugmentation
-from codec.vocabulary import BlockedReason, QuestionKind, RunStatus, TerminationReason
+from codec.vocabulary import BlockedReason, QuestionKind, RunStatus, TerminationReason, Verdict
 from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
-from worker.ports.records import RunFilter
+from worker.adapters.sql.store import SqlRunStore
+from worker.ports.records import Claimed, EntryRow, RunFilter
 from worker.runtime.errors import (
     ConflictError,
     InvalidError,
@@ -311,6 +313,35 @@ async def test_what_is_claimed_while_a_worker_drains_is_given_back(tmp_path: Pat
             assert "done" == (await recovered(second, uuid)).answer
 
 
+class LateClaim(SqlRunStore):
+    """A store whose claims come back only when they may."""
+
+    may: asyncio.Event
+
+    async def claim(self, limit: int, **terms: Any) -> list[Claimed]:
+        """Claim at once, and tell later."""
+        found = await super().claim(limit, **terms)
+        await self.may.wait()
+        return found
+
+
+async def test_a_claim_that_comes_back_during_a_drain_was_no_attempt(tmp_path: Path) -> None:
+    LateClaim.may = asyncio.Event()
+    async with open_world(tmp_path, store=LateClaim, checks=False) as first:
+        uuid = await begun(first)
+        await eventually(lambda: _status_is(first, uuid, RunStatus.RUNNING, cause="start"), "the run is claimed")
+        draining = asyncio.create_task(first.host.drain(10))
+        await eventually(lambda: first.host.draining, "the process drains")
+        LateClaim.may.set()
+        await draining
+
+        row = await first.row(uuid)
+        assert (RunStatus.QUEUED, None, 0, 0) == (row.status, row.token, row.attempts, row.seq)
+
+    async with open_world(tmp_path, create=False) as second:
+        assert "done" == (await recovered(second, uuid)).answer
+
+
 async def test_a_run_started_while_its_process_drains_is_left_to_others(tmp_path: Path) -> None:
     async with open_world(tmp_path, claims=False, checks=False) as first:
         await first.host.drain(1)
@@ -404,6 +435,35 @@ async def test_a_damaged_journal_ends_a_working_run_and_replay_says_where(tmp_pa
         assert report.divergence.sequence in (1, 2)
         assert 3 == len(await world.runtime.events(LOCAL, uuid))
         assert 1 == len(world.executed())
+
+
+class Moving(SqlRunStore):
+    """A store that lets something happen before it reads a journal."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def entries(self, run_uid: int, after: int = 0) -> list[EntryRow]:
+        """Let it happen once, then read."""
+        happens, Moving.meanwhile = Moving.meanwhile, None
+        if happens is not None:
+            await happens()
+        return await super().entries(run_uid, after)
+
+
+async def test_a_run_that_moves_while_it_is_replayed_is_not_called_damaged(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with open_world(tmp_path, store=Moving) as world:
+        uuid = await begun(world, call("read_at", gate=str(gate)))
+        await eventually(lambda: world.executed(uuid), "the tool runs")
+
+        async def go_on() -> None:
+            gate.touch()
+            await world.rest(uuid)
+
+        Moving.meanwhile = go_on
+        report = await world.runtime.replay(LOCAL, uuid)
+
+        assert (None, 4) == (report.divergence, report.entries)
 
 
 async def test_a_missing_entry_is_found_at_its_sequence(tmp_path: Path) -> None:
@@ -706,6 +766,21 @@ async def test_an_unreadable_catalogue_blocks_what_waits_and_permits_nothing(tmp
         assert "done" == (await world.rest(again.uuid)).answer
         sent = [m["content"] for m in world.sent(again.uuid)[0]["messages"]]
         assert any("The incident." in text for text in sent)  # what was forced is not lost on the way
+
+
+async def test_a_text_that_cannot_be_opened_permits_nothing_and_is_not_tried_for_ever(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.alter("UPDATE snippet SET text = x'00' WHERE identifier = 'incident'")
+        uuid = await begun(world, snippets=["incident"])
+        ended = await world.rest(uuid)
+        explained = await world.runtime.explain(world.ask(snippets=["incident"]))
+
+        assert (TerminationReason.CONTEXT_BLOCKED, 1, []) == (
+            ended.termination_reason,
+            ended.attempts,
+            world.sent(uuid),
+        )
+        assert Verdict.REFUSED is explained.verdict
 
 
 # --- starting

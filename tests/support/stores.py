@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus
+from tests.support.postgres import server
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.store import SqlRunStore
 from worker.ports.records import (
@@ -25,20 +28,31 @@ from worker.ports.records import (
 )
 
 __all__ = [
+    "DATABASES",
+    "FILES",
     "LEASE_S",
+    "POSTGRES",
     "OpenedStore",
     "append",
     "audit_row",
     "claim",
     "created",
+    "database_url",
     "entry",
     "exposure",
     "inbox_row",
     "new_run",
+    "open_database",
     "open_store",
     "opened",
     "suspended",
 ]
+
+POSTGRES: Final = pytest.param("postgresql", marks=pytest.mark.postgres)
+FILES: Final = ("sqlite", POSTGRES)
+"""Kinds of databases that several processes can share."""
+DATABASES: Final = ("memory", *FILES)
+"""Every kind: what a contract suite runs on."""
 
 LEASE_S = 30.0
 KEYS = frozenset({"k-1"})
@@ -68,9 +82,35 @@ async def open_store(
         await database.close()
 
 
-def opened(kind: str, folder: Path, fault: Callable[[str], None] | None = None) -> Any:
-    """Open an empty store of a kind: `memory` or `sqlite`."""
-    return open_store({"memory": "sqlite://", "sqlite": f"sqlite:///{folder / 'runs.db'}"}[kind], fault=fault)
+@contextmanager
+def database_url(kind: str, folder: Path) -> Iterator[str]:
+    """Give the URL of a new database of a kind, gone at the end. Only the one on PostgreSQL has its schema already."""
+    if kind == "postgresql":
+        with server().clone() as url:
+            yield url
+    else:
+        yield {"memory": "sqlite://", "sqlite": f"sqlite:///{folder / 'runs.db'}"}[kind]
+
+
+@asynccontextmanager
+async def open_database(kind: str, folder: Path) -> AsyncIterator[Database]:
+    """Open a new database of a kind with its schema."""
+    with database_url(kind, folder) as url:
+        database = Database.open(url)
+        try:
+            if kind != "postgresql":
+                await database.create_all()
+            yield database
+        finally:
+            await database.close()
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path, fault: Callable[[str], None] | None = None) -> AsyncIterator[OpenedStore]:
+    """Open an empty store of a kind."""
+    with database_url(kind, folder) as url:
+        async with open_store(url, create=kind != "postgresql", fault=fault) as both:
+            yield both
 
 
 def new_run(**changes: Any) -> NewRun:

@@ -77,6 +77,7 @@ class Catalogue(Protocol):
         """The version and the living texts of a configuration's prompt and of these sources, read in one snapshot.
 
         Shape: the prompt first (when it has text), then snippets and skills in the order asked, without deleted ones.
+        Errors: `StoreError("unreadable")` when one of them cannot be opened.
         """
         ...
 

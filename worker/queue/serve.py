@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from worker.bootstrap import open_installation
+from worker.bootstrap import Installation, LazySignals, open_installation
 from worker.queue.broker import make_broker, run_worker
 from worker.queue.middleware import WorkerHooks
 from worker.runtime.sweeper import sweep_forever
 from worker.settings import Settings
+from worker.telemetry import Log
 
-__all__ = ["serve_sweeper", "serve_worker"]
-
-_Log = Callable[[str, dict[str, Any]], None]
+__all__ = ["serve_sweeper", "serve_worker", "warn_of_eviction"]
 
 
-async def serve_worker(settings: Settings, *, kind: str, log: _Log, ready: Callable[[], None]) -> None:
+async def serve_worker(settings: Settings, *, kind: str, log: Log, ready: Callable[[], None]) -> None:
     """Drive runs until SIGTERM or SIGINT, then drain; a second signal exits at once.
 
     `ready` is called when wake-ups are taken. Errors: `StartError`.
@@ -32,35 +31,63 @@ async def serve_worker(settings: Settings, *, kind: str, log: _Log, ready: Calla
             loop.call_soon_threadsafe(host.wake, [uuid])
 
         url = await opened.signals.url()
+        await warn_of_eviction(opened.signals, log)
         hooks = WorkerHooks(connected=lambda up: log("broker.regained" if up else "broker.lost", {}))
         broker = make_broker(url, hand_off, hooks=hooks)
         running = await asyncio.to_thread(run_worker, broker)
-        sweeping = asyncio.create_task(sweep_forever(opened.runtime.parts, host.wake_oldest), name="sweeper")
-        host.wake_oldest()
-        log("worker.ready", {"holder": opened.identity})
-        ready()
         try:
-            await stop.wait()
+            async with _sweeping(opened, host.wake_oldest, log):
+                host.wake_oldest()
+                log("worker.ready", {"holder": opened.identity})
+                ready()
+                await stop.wait()
             log("worker.draining", {"runs": host.running})
         finally:
-            sweeping.cancel()
             await asyncio.to_thread(running.stop)
             await host.drain()
             broker.close()
     log("worker.stopped", {})
 
 
-async def serve_sweeper(settings: Settings, *, log: _Log, ready: Callable[[], None]) -> None:
+async def serve_sweeper(settings: Settings, *, log: Log, ready: Callable[[], None]) -> None:
     """Sweep until SIGTERM or SIGINT, without driving anything. Errors: `StartError`."""
     async with open_installation(settings, kind="sweeper", log=log) as opened:
         stop = _stop_on_signals(log)
-        sweeping = asyncio.create_task(sweep_forever(opened.runtime.parts, None), name="sweeper")
-        ready()
-        await stop.wait()
-        sweeping.cancel()
+        async with _sweeping(opened, None, log):
+            log("sweeper.ready", {"holder": opened.identity})
+            ready()
+            await stop.wait()
+    log("sweeper.stopped", {})
 
 
-def _stop_on_signals(log: _Log) -> asyncio.Event:
+@asynccontextmanager
+async def _sweeping(opened: Installation, claim: Callable[[], None] | None, log: Log) -> AsyncIterator[None]:
+    task = asyncio.create_task(_sweep(opened, claim, log), name="sweeper")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _sweep(opened: Installation, claim: Callable[[], None] | None, log: Log) -> None:
+    parts = opened.runtime.parts
+    while True:
+        try:
+            await sweep_forever(parts, claim)
+        except Exception as error:  # noqa: BLE001 - without a sweeper lost wake-ups stay lost, so it always begins anew
+            log("sweep.crashed", {"error": type(error).__name__})
+        await asyncio.sleep(parts.figures.sweep_s)
+
+
+async def warn_of_eviction(signals: LazySignals, log: Log) -> None:
+    """Say in the log when the broker may drop wake-ups for want of memory; such runs then wait for a sweep."""
+    health = await signals.health()
+    if health.reachable and not health.ok:
+        log("broker.evicts", {"policy": health.policy or "unknown", "wanted": "noeviction"})
+
+
+def _stop_on_signals(log: Log) -> asyncio.Event:
     stop = asyncio.Event()
 
     def asked() -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from codec.actor import Actor
 from codec.catalogue import CatalogueSnapshot
 from codec.facts import Facts, SourceText, Texts
@@ -13,6 +15,7 @@ from codec.request import AgentRunRequest
 from codec.vocabulary import SourceKind
 from worker.core.policy import facts_for
 from worker.ports.catalogue import Catalogue
+from worker.ports.runs import StoreError
 from worker.ports.sealing import Sealer
 from worker.ports.toolbox import Toolbox
 from worker.runtime.errors import UnavailableError
@@ -98,9 +101,16 @@ class PolicyFeed:
             if facts.configuration is None or not facts.readable:
                 return Composed(facts, Texts(), snapshot.version)
             own = facts.configuration
-            version, texts = await self._catalogue.texts(
-                configuration, (*own.snippets, *snippets), (*own.skills, *skills)
-            )
+            try:
+                version, texts = await self._catalogue.texts(
+                    configuration, (*own.snippets, *snippets), (*own.skills, *skills)
+                )
+            except StoreError as error:
+                if error.problem != "unreadable":
+                    raise
+                # A text that cannot be opened is no text that is gone: nothing is permitted until it is mended.
+                unreadable = msgspec.structs.replace(facts, readable=False)
+                return Composed(unreadable, Texts(), snapshot.version)
             if version == snapshot.version:
                 return Composed(facts, Texts(sources=texts + self._override(request)), version)
         raise UnavailableError("catalogue_busy", "the catalogue changes faster than it can be read")

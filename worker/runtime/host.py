@@ -77,9 +77,12 @@ class Host:
         for hold, _ in self._held.values():
             hold.draining = True
             hold.attention.set()
-        busy = [*self._claiming, *self._driven]
-        if busy:
-            await asyncio.wait(busy, timeout=timeout_s)
+        ends_at = self._parts.clock.monotonic() + timeout_s
+        while busy := [task for task in (*self._claiming, *self._driven) if not task.done()]:
+            left = ends_at - self._parts.clock.monotonic()
+            if left <= 0:
+                break
+            await asyncio.wait(busy, timeout=left)
         for task in (late := [*self._duties, *self._claiming, *self._driven]):
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

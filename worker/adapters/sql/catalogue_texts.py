@@ -59,5 +59,5 @@ def open_text(sealer: Sealer, kind: Kind, row: sa.RowMapping) -> str:
         pass
     # Raised out here, so that no cause and no local of a sealer hangs on it.
     if text is None or text_hash(sealer, kind, text) != row[field.hash_column]:
-        raise StoreError("a catalogue text cannot be opened")
+        raise StoreError("unreadable")
     return text

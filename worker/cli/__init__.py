@@ -1,0 +1,1 @@
+"""The command line. Only the answer is on stdout; every fault is one line on stderr and an exit code."""

@@ -1,0 +1,1 @@
+"""The commands, a module for each family. Each is imported when one of its commands is called."""
