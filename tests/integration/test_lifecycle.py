@@ -259,7 +259,7 @@ async def test_a_run_that_failed_unread_is_queued_anew_once_it_can_be_read(tmp_p
 # --- draining
 
 
-async def test_a_committed_call_of_a_drained_run_is_simply_performed(tmp_path: Path) -> None:
+async def test_an_answer_that_meets_a_drain_is_left_for_the_next_worker(tmp_path: Path) -> None:
     async with open_world(tmp_path, claims=False, checks=False) as first:
         first.script(reply("", REFUND), reply("done"))
         uuid = (await first.run()).uuid
@@ -270,7 +270,7 @@ async def test_a_committed_call_of_a_drained_run_is_simply_performed(tmp_path: P
         await first.host.drain(5)
 
         row = await first.row(uuid)
-        assert (RunStatus.QUEUED, "drain", attempts) == (row.status, row.cause, row.attempts)
+        assert (RunStatus.WAITING_FOR_APPROVAL, "answer", attempts) == (row.status, row.cause, row.attempts)
         assert [] == first.executed()
 
     async with open_world(tmp_path, create=False) as second:
@@ -916,3 +916,72 @@ async def test_an_empty_override_is_none(tmp_path: Path, text: str | None) -> No
         await world.queue(world.ask(augmentation=RunAugmentation(system_prompt_override=text)))
 
         assert (text or "You answer.") == world.sent()[0]["messages"][0]["content"]
+
+
+# --- what a row alone says is not believed
+
+
+async def test_a_drain_that_only_the_row_tells_of_does_not_skip_the_outcome_question(tmp_path: Path) -> None:
+    async with open_world(tmp_path, claims=False, checks=False) as world:
+        gate = tmp_path / "gate"
+        world.script(reply("", call("write_once_at", gate=str(gate))), reply("done"))
+        uuid = (await world.run()).uuid
+        await world.decide(uuid)
+        [claimed] = await world.host.claim(1, [uuid])
+        task = world.host.take(claimed)
+        await eventually(lambda: len(world.executed()) == 1, "the write is in the air")
+        task.cancel()
+        await asyncio.wait([task])
+        await world.alter("UPDATE run SET cause = 'drain', due_at = 0")
+        shown = await world.rest(uuid, drive=True)
+
+        assert shown.waiting is not None and QuestionKind.OUTCOME is shown.waiting.kind
+        assert 1 == len(world.executed())
+
+
+async def test_whose_run_it_is_and_how_secret_is_read_from_what_is_sealed(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        eve = await world.actor("eve", grants=["runs:start"])
+        world.script(reply("done"))
+        shown = await world.run(world.ask(snippets=["incident"]))
+        await world.alter("UPDATE run SET owner = 'eve', high_water = NULL")
+        seen = await world.runtime.show(eve, shown.uuid)
+
+        assert "done" == shown.answer
+        assert seen.answer is None
+
+
+async def test_rights_that_went_between_enqueue_and_composing_end_the_run(tmp_path: Path) -> None:
+    async with open_world(tmp_path, claims=False) as world:
+        ann = await world.actor("ann", grants=["runs:start", "sources:force"])
+        uuid = (await world.runtime.enqueue(world.ask(snippets=["incident"], actor=ann))).uuid
+        await world.actor("ann", grants=["runs:start"])
+        ended = await world.rest(uuid, drive=True)
+
+        assert (TerminationReason.POLICY_DENIED, []) == (ended.termination_reason, world.sent(uuid))
+
+
+async def test_a_failed_run_is_continued_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.script(reply("", fail={"status": 400, "times": 1}), reply("done"))
+        uuid = (await world.run()).uuid
+        await world.runtime.requeue(LOCAL, uuid, via="test")
+
+        with pytest.raises(ConflictError) as refused:
+            await world.runtime.requeue(LOCAL, uuid, via="test")
+        assert "already_requeued" == refused.value.code
+
+
+async def test_a_process_that_was_paused_keeps_its_own_runs(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with open_world(tmp_path) as world:
+        uuid = await begun(world, call("read_at", gate=str(gate)))
+        await eventually(lambda: len(world.executed()) == 1, "the read is in the air")
+        world.host._renewed_at -= 1000  # as if this process had not run for longer than its lease
+        await world.alter("UPDATE run SET due_at = 0")
+        claimed = await world.host.claim(10)
+        gate.touch()
+
+        assert [] == claimed
+        assert "done" == (await world.rest(uuid)).answer
+        assert 1 == len(world.executed())

@@ -8,9 +8,9 @@ from __future__ import annotations
 from codec.actor import Actor, LiveActor
 from codec.facts import Facts
 from codec.suspended import Call, SuspendedRunState
-from codec.vocabulary import ActorKind, DeclaredClass
+from codec.vocabulary import ActorKind, DeclaredClass, SourceKind
 from worker.core.offering import policy_denial
-from worker.core.zones import class_rank
+from worker.core.zones import class_rank, strictest
 
 __all__ = ["holds", "may_decide", "may_read_content", "may_release", "reading_class", "release_problem"]
 
@@ -33,10 +33,12 @@ def reading_class(state: SuspendedRunState) -> DeclaredClass | None:
     """Give the run's high-water class: the strictest that its sources were ever seen with and its tools returned."""
     found = state.high_water
     live = {(s.kind, s.uid): s.declared for s in state.facts.sources}
+    configuration = state.facts.configuration
     for carried in state.carried:
-        for declared in (carried.seen, live.get((carried.kind, carried.uid))):
-            if declared is not None and (found is None or class_rank(declared) > class_rank(found)):
-                found = declared
+        declared = live.get((carried.kind, carried.uid))
+        if carried.kind in (SourceKind.SYSTEM_PROMPT, SourceKind.PROMPT_OVERRIDE) and configuration is not None:
+            declared = configuration.prompt_class
+        found = strictest(found, strictest(carried.seen, declared))
     return found
 
 

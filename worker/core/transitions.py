@@ -37,6 +37,7 @@ from worker.core.assembly import assemble
 from worker.core.calls import calls_of_reply, failed
 from worker.core.gate import route_of_hop
 from worker.core.offering import tool_named
+from worker.core.people import holds
 from worker.core.sending import judge, send
 from worker.core.settling import ask_again, change_call, settle
 from worker.core.sources import gone_carried
@@ -82,11 +83,24 @@ def start(event: RunStarted) -> Draft:
         draft.finish(TerminationReason.COMPLETED)
         return draft
     problem = _problem(draft)
-    if problem is None:
+    if problem is None and not _may_start(event):
+        draft.finish(TerminationReason.POLICY_DENIED)
+    elif problem is None:
         send(draft)
     else:
         draft.finish(_REASON_OF[problem.reason])
     return draft
+
+
+def _may_start(event: RunStarted) -> bool:
+    """Whether the owner's rights, those it had and still has, cover what the request asks for."""
+    owner, request = event.facts.owner, event.request
+    augmentation = request.augmentation
+    forces = augmentation is not None and bool(
+        augmentation.forced_snippet_uids or augmentation.forced_skill_uids or augmentation.system_prompt_override
+    )
+    forces = forces or any(message.role is Role.SYSTEM for message in request.messages)
+    return holds(owner, "runs:start") and (not forces or holds(owner, "sources:force"))
 
 
 def _composed(event: RunStarted) -> SuspendedRunState:

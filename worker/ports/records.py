@@ -306,10 +306,12 @@ class StoredAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """What to list: newest first. `limit` None = all. `dead` = failed runs that a person may requeue."""
+    """What to list: newest first. `limit` None = all. `dead` = failed runs that a person may requeue;
+    `lineage_run` = those that continue this one."""
 
     statuses: tuple[RunStatus, ...] = ()
     since: float | None = None
     owner: str | None = None
     limit: int | None = None
     dead: bool = False
+    lineage_run: str | None = None

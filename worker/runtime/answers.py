@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from codec.actor import Actor, LiveActor
 from codec.answers import Answer, OutcomeWord
 from codec.errors import CodecError
@@ -128,9 +130,10 @@ def released(facts: Facts, state: SuspendedRunState, answer: Answer, decider: Li
 
     Errors: `ForbiddenError` with the reason as its code.
     """
+    high_water = reading_class(msgspec.structs.replace(state, facts=facts))
     for call in _released_calls(state, answer):
         executes = _may_execute(facts, call, answer)
-        problem = release_problem(facts, state.owner, call, decider, reading_class(state), executes=executes)
+        problem = release_problem(facts, state.owner, call, decider, high_water, executes=executes)
         if problem is not None:
             raise ForbiddenError(problem, _explain(problem, decider, call), uuid=state.run)
 

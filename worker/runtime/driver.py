@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import msgspec
 
@@ -31,6 +31,7 @@ from codec.suspended import SuspendedRunState
 from codec.vocabulary import CallStatus, Phase, SourceKind
 from worker.core.machine import step
 from worker.ports.records import Append, Commit, CommitStatus
+from worker.ports.runs import StoreError
 from worker.runtime.effects import Answered, Failed, Outcome, Previewing, Returned, perform
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
@@ -40,7 +41,10 @@ from worker.runtime.parts import Parts
 from worker.runtime.slots import ProviderSlots, Slot
 from worker.runtime.traces import exposures_of
 
-__all__ = ["Follow", "Segment", "Stamp", "live_facts", "stamp"]
+__all__ = ["CANCELLED_WORD", "Follow", "Segment", "Stamp", "live_facts", "stamp"]
+
+CANCELLED_WORD: Final = "run_cancelled"
+"""The audit's word for a cancel."""
 
 Follow = Callable[[SuspendedRunState, int], Event | None]
 """Given the state after a step and the policy's version, the event that belongs into the same transaction, if any."""
@@ -93,6 +97,10 @@ class Segment:
     async def _advance(self, events: list[Event], follow: Follow | None) -> bool:
         """Compute, take a slot, commit, perform. False when the run is no longer ours."""
         while events:
+            if follow is not None and self._hold.draining:
+                # Folding an answer and then giving the run up would spend the answer on nothing.
+                await self._parts.store.give_back(self._hold.row.uid, self._hold.token, self._hold.row.cause)
+                return False
             steps = self._compute(events, follow)
             slot = await self._slot(steps)
             release = self._releases(steps[-1].result.state)
@@ -215,8 +223,16 @@ class Segment:
             await asyncio.wait(list(self._flights))
         late = [e for e in events if isinstance(e, ToolReturned | ToolFailed | ModelReplied)]
         late += [e for task in list(self._flights) if isinstance(e := self._event(task), ToolReturned | ToolFailed)]
-        closing: list[Event] = [CancelRequested(**self._stamp(), by=self._hold.actor)]
+        closing: list[Event] = [CancelRequested(**self._stamp(), by=await self._canceller())]
         return closing if self._hold.state is None else [*closing, *late]
+
+    async def _canceller(self) -> str:
+        """Give who cancelled, as the audit has it: this segment was only told that somebody did."""
+        try:
+            rows = await self._parts.store.audit(self._hold.row.uuid, None)
+        except StoreError:
+            return "unknown"
+        return next((row.actor for row in reversed(rows) if row.decision == CANCELLED_WORD), "unknown")
 
     async def _under_new_policy(self, events: list[Event]) -> list[Event]:
         """Compute the same step anew under the live policy; its facts are recorded when they changed for this run."""

@@ -16,6 +16,7 @@ from codec.transcript import ModelReply
 from codec.vocabulary import FailureClass
 from worker.core.turns import outgoing_of
 from worker.ports.models import ModelRequest, ModelSendError
+from worker.ports.timeliness import performing
 from worker.ports.toolbox import ToolCallInfo, ToolFault
 from worker.runtime.hold import Hold
 from worker.runtime.parts import PERMIT_TTL_S, Parts
@@ -80,7 +81,10 @@ async def perform(
 
 
 async def _send(parts: Parts, state: SuspendedRunState, command: CallModel, committed_at: float) -> Outcome:
-    if parts.clock.monotonic() - committed_at > PERMIT_TTL_S:
+    def timely() -> bool:
+        return _within_ttl(parts, committed_at)
+
+    if not timely():
         return Failed(failure=FailureClass.PERMIT_EXPIRED, send=command.send)
     leaving = outgoing_of(state, command)
     request = ModelRequest(
@@ -94,7 +98,8 @@ async def _send(parts: Parts, state: SuspendedRunState, command: CallModel, comm
     )
     try:
         async with asyncio.timeout(parts.figures.send_timeout_s):
-            reply = await parts.models.send(command.permit, request, None)
+            with performing(timely):
+                reply = await parts.models.send(command.permit, request, None)
         return Answered(send=command.send, reply=_clean(reply))
     except ModelSendError as error:
         return Failed(failure=error.failure, send=command.send, not_before_ms=error.not_before_ms)
@@ -139,7 +144,8 @@ async def _call(parts: Parts, hold: Hold, state: SuspendedRunState, command: Cal
     if not _timely(parts, hold, command, committed_at):
         return Failed(failure=FailureClass.PERMIT_EXPIRED, call=call.id)
     try:
-        result = await parts.toolbox.call(command.tool, _arguments(call), _info(state, call), command.timeout_ms)
+        with performing(lambda: _timely(parts, hold, command, committed_at)):
+            result = await parts.toolbox.call(command.tool, _arguments(call), _info(state, call), command.timeout_ms)
         return Returned(call=call.id, result=result)
     except ToolFault as fault:
         return Failed(failure=fault.failure, call=call.id)
@@ -148,10 +154,16 @@ async def _call(parts: Parts, hold: Hold, state: SuspendedRunState, command: Cal
         return Failed(failure=FailureClass.RAISED, call=call.id)
 
 
+def _within_ttl(parts: Parts, committed_at: float) -> bool:
+    # A permit must not outlive half of a short lease either: afterwards the run may be somebody else's.
+    ttl = min(PERMIT_TTL_S, parts.figures.lease_s / 2)
+    return parts.clock.monotonic() - committed_at <= ttl
+
+
 def _timely(parts: Parts, hold: Hold, command: CallTool, committed_at: float) -> bool:
-    now = parts.clock.monotonic()
-    if now - committed_at > PERMIT_TTL_S:
+    if not _within_ttl(parts, committed_at):
         return False
+    now = parts.clock.monotonic()
     # Whoever was paused may have lost the run meanwhile: a write needs a fresh proof that the lease is ours.
     proved = max(committed_at, hold.proved_at)
     return not command.effect.is_write or now - proved <= parts.figures.lease_s / 2

@@ -20,10 +20,10 @@ class Hold:
 
     row: RunRow
     token: str
-    key: bytes
+    key: bytes = field(repr=False)
     actor: str
     via: str
-    state: SuspendedRunState | None = None
+    state: SuspendedRunState | None = field(default=None, repr=False)
     seq: int = 0
     head: bytes = b""
     began_at: float = 0.0
@@ -33,6 +33,7 @@ class Hold:
     attention: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
     draining: bool = False
+    drained: bool = False
 
     @property
     def interrupted(self) -> bool:

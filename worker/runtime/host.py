@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
+from codec.journal import ENTRY_VERSION
 from codec.suspended import STATE_VERSION
 from codec.vocabulary import RunStatus
 from worker.ports.records import Claimed, RunRow
@@ -36,6 +37,7 @@ class Host:
         self._parts = parts
         self._feed = feed
         self._slots = ProviderSlots(parts.clock)
+        self._renewed_at = parts.clock.monotonic()
         self._held: dict[int, tuple[Hold, asyncio.Task[None]]] = {}
         self._named: dict[str, None] = {}
         self._oldest = False
@@ -111,7 +113,8 @@ class Host:
 
     def take(self, claimed: Claimed) -> asyncio.Task[None]:
         """Drive a claimed run as a task of this host. The task never raises but for cancellation."""
-        task = asyncio.create_task(self._drive(claimed), name=f"run-{claimed.row.uuid}")
+        before = self.task_of(claimed.row.uid)
+        task = asyncio.create_task(self._drive(claimed, before), name=f"run-{claimed.row.uuid}")
         self._driven.add(task)
         task.add_done_callback(self._driven.discard)
         try:
@@ -133,19 +136,29 @@ class Host:
         return self.take(Claimed(row=row, token=row.token or "", was=RunStatus.QUEUED, expired=False))
 
     async def claim(self, limit: int, uuids: list[str] | None = None) -> list[Claimed]:
-        """Claim due runs that this process can open."""
+        """Claim due runs that this process can open.
+
+        A process that was paused longer than a lease renews first: its own runs look due, and nobody but itself would
+        take them from it.
+        """
+        if self._held and self._parts.clock.monotonic() - self._renewed_at > self._parts.figures.lease_s / 3:
+            await self._renew()
         return await self._parts.store.claim(
             limit,
             token=self._parts.clock.nonce(),
             holder=self._parts.holder,
             lease_s=self._parts.figures.lease_s,
             key_ids=self._parts.sealer.key_ids,
-            doc_version=STATE_VERSION,
+            doc_version=max(STATE_VERSION, ENTRY_VERSION),
             uuids=uuids,
         )
 
-    async def _drive(self, claimed: Claimed) -> None:
+    async def _drive(self, claimed: Claimed, before: asyncio.Task[None] | None) -> None:
         await asyncio.sleep(0)  # `take` registers the hold first
+        if before is not None:
+            # The run was taken from ourselves: one segment has to end before the next one begins.
+            before.cancel()
+            await asyncio.wait([before])
         held = self._held.get(claimed.row.uid)
         try:
             await run_segment(self._parts, self._feed, self._slots, claimed, None if held is None else held[0])
@@ -202,11 +215,13 @@ class Host:
 
     async def _renew(self) -> None:
         holds = [hold for hold, task in self._held.values() if not task.done()]
-        if not holds:
-            return
         asked_at = self._parts.clock.monotonic()
+        if not holds:
+            self._renewed_at = asked_at
+            return
         asked = {h.row.uid: h.token for h in holds}
         renewals = await self._parts.store.renew(list(asked.items()), self._parts.figures.lease_s)
+        self._renewed_at = asked_at
         for renewal in renewals:
             held = self._held.get(renewal.run_uid)
             if held is None or held[0].token != asked[renewal.run_uid]:

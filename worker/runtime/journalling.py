@@ -20,7 +20,7 @@ from worker.runtime.hold import Hold
 from worker.runtime.metadata import Stepped, decision_meta, meta_of
 from worker.runtime.traces import audits_of, exposures_of, source_rows
 
-__all__ = ["append_of", "blocked_meta", "entry_link", "entry_row"]
+__all__ = ["append_of", "blocked_meta", "entry_link", "entry_place", "entry_row", "state_place"]
 
 
 def append_of(
@@ -92,15 +92,30 @@ def _entry(hold: Hold, sealer: Sealer, stepped: Stepped, seq: int, prev: bytes) 
         denials=result.denials,
         stale=result.stale,
     )
-    return EntryRow(
+    row = EntryRow(
         seq=seq,
         kind=_tag(event),
         segment=hold.row.segment,
         policy=event.policy,
         prev=prev,
         meta=msgspec.json.encode(meta_of(stepped)).decode(),
-        payload=sealer.seal(hold.key, "entry", hold.row.uuid, str(seq), entry.encode()),
+        payload=b"",
     )
+    return replace(row, payload=sealer.seal(hold.key, "entry", hold.row.uuid, entry_place(row), entry.encode()))
+
+
+def entry_place(row: EntryRow) -> str:
+    """Give the place that an entry is sealed for: its sequence, its clear columns, and everything before it.
+
+    The chain alone has no key: whoever may write the database could compute it anew after changing a column.
+    """
+    clear = entry_link("", "", replace(row, payload=b""))
+    return f"{row.seq}:{clear.hex()}"
+
+
+def state_place(kind: str, seq: int) -> str:
+    """Give the place that a snapshot is sealed for: an older one cannot stand in for a newer one."""
+    return f"{kind}:{seq}"
 
 
 def _tag(event: Event) -> str:
@@ -140,8 +155,8 @@ def _rested(
         return replace(append, due=Due.NEVER, release=True, reason=state.reason)
     if state.phase in (Phase.MODEL, Phase.TOOLS) and not release:
         return append
-    sealed = sealer.seal(hold.key, "state", hold.row.uuid, "state", state.encode())
     seq = append.first + len(append.entries) - 1
+    sealed = sealer.seal(hold.key, "state", hold.row.uuid, state_place("state", seq), state.encode())
     document = Document(kind="state", version=STATE_VERSION, seq=seq, payload=sealed)
     append = replace(append, documents=(document,), release=True)
     if state.phase is Phase.WAITING:

@@ -13,21 +13,24 @@ from codec.journal import ENTRY_VERSION, CommandReference, Entry, unsealed_event
 from codec.request import AgentRunRequest
 from codec.request_codec import AgentRunRequestCodec
 from codec.suspended import SuspendedRunState
+from codec.vocabulary import Phase
 from worker.core.chain import GENESIS
 from worker.core.errors import ProtocolError
 from worker.core.replay import fold
-from worker.ports.records import EntryRow, InboxRow, RunRow
+from worker.ports.records import Document, EntryRow, InboxRow, RunRow
 from worker.ports.sealing import SealBrokenError, Sealer
-from worker.runtime.journalling import entry_link
+from worker.runtime.journalling import entry_link, entry_place, state_place
 from worker.runtime.parts import Parts
 
 __all__ = [
     "Journal",
+    "Loaded",
     "UnreadableError",
     "damaged_at",
     "entry_at",
     "journal_of",
     "load_answer",
+    "load_held",
     "load_request",
     "load_state",
 ]
@@ -70,16 +73,40 @@ async def load_request(parts: Parts, row: RunRow, key: bytes) -> AgentRunRequest
     return request
 
 
-async def load_state(parts: Parts, row: RunRow, key: bytes, *, held: bool = False) -> SuspendedRunState | None:
-    """Rebuild the state: the last snapshot and every entry after it; None before the first entry.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A held run's state. `drained` = its last segment released it with its last commands unperformed."""
 
-    `held` = this process holds the lease, so the journal stands still and its chain must end in the row's head.
-    Errors: `UnreadableError`, `SchemaTooNewError`.
+    state: SuspendedRunState | None
+    drained: bool
+
+
+async def load_held(parts: Parts, row: RunRow, key: bytes) -> Loaded:
+    """Rebuild the state of a run whose lease is ours: its journal stands still, and its chain must end in the head.
+
+    A snapshot of a working phase is written by a drain and by nothing else, so one that is the newest there is says
+    that nothing was performed since; it is sealed with its sequence. Errors: `UnreadableError`, `SchemaTooNewError`.
     """
     base, after = await _snapshot(parts, row, key)
     rows = await parts.store.entries(row.uid, after)
-    if held:
-        _must_be_whole(row, rows, after)
+    _must_be_whole(row, rows, after)
+    working = base is not None and base.phase in (Phase.MODEL, Phase.TOOLS)
+    drained = working and after > 0 and not rows
+    return Loaded(state=_folded(parts, row, key, base, rows), drained=drained)
+
+
+async def load_state(parts: Parts, row: RunRow, key: bytes) -> SuspendedRunState | None:
+    """Rebuild the state: the last snapshot and every entry after it; None before the first entry.
+
+    Errors: `UnreadableError`, `SchemaTooNewError`.
+    """
+    base, after = await _snapshot(parts, row, key)
+    return _folded(parts, row, key, base, await parts.store.entries(row.uid, after))
+
+
+def _folded(
+    parts: Parts, row: RunRow, key: bytes, base: SuspendedRunState | None, rows: Sequence[EntryRow]
+) -> SuspendedRunState | None:
     entries = [entry_at(parts.sealer, row, key, r) for r in rows]
     try:
         return fold(base, entries)
@@ -105,7 +132,7 @@ async def load_answer(parts: Parts, row: RunRow, key: bytes, state: SuspendedRun
 async def journal_of(parts: Parts, row: RunRow, key: bytes) -> Journal:
     """Read everything that replay needs. Errors: `UnreadableError` when what the run began with cannot be read."""
     document = await parts.store.document(row.uid, "base")
-    base = None if document is None else _decode_state(parts.sealer, row, key, document.payload, "base")
+    base = None if document is None else _decode_state(parts.sealer, row, key, document)
     return Journal(base=base, rows=tuple(await parts.store.entries(row.uid)))
 
 
@@ -134,7 +161,7 @@ def entry_at(sealer: Sealer, row: RunRow, key: bytes, stored: EntryRow) -> Entry
     try:
         if not stored.payload:
             return _unsealed(stored)
-        return Entry.decode(sealer.open(key, "entry", row.uuid, str(stored.seq), stored.payload))
+        return Entry.decode(sealer.open(key, "entry", row.uuid, entry_place(stored), stored.payload))
     except SchemaTooNewError:
         raise
     except (CodecError, SealBrokenError, msgspec.MsgspecError) as error:
@@ -153,13 +180,15 @@ async def _snapshot(parts: Parts, row: RunRow, key: bytes) -> tuple[SuspendedRun
     for kind in ("state", "base"):
         document = await parts.store.document(row.uid, kind)
         if document is not None:
-            return _decode_state(parts.sealer, row, key, document.payload, kind), document.seq
+            return _decode_state(parts.sealer, row, key, document), document.seq
     return None, 0
 
 
-def _decode_state(sealer: Sealer, row: RunRow, key: bytes, payload: bytes, kind: str) -> SuspendedRunState:
+def _decode_state(sealer: Sealer, row: RunRow, key: bytes, document: Document) -> SuspendedRunState:
     try:
-        return SuspendedRunState.decode(sealer.open(key, "state", row.uuid, kind, payload))
+        return SuspendedRunState.decode(
+            sealer.open(key, "state", row.uuid, state_place(document.kind, document.seq), document.payload)
+        )
     except SchemaTooNewError:
         raise
     except (CodecError, SealBrokenError) as error:

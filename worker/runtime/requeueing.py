@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from codec.errors import SchemaTooNewError
+from codec.journal import ENTRY_VERSION
 from codec.request import AgentRunRequest
-from codec.request_codec import AgentRunRequestCodec
+from codec.request_codec import REQUEST_VERSION, AgentRunRequestCodec
 from codec.suspended import STATE_VERSION, SuspendedRunState
 from codec.vocabulary import Origin, ResumeCause
 from worker.core.chain import GENESIS
+from worker.core.errors import ProtocolError
 from worker.core.machine import continued
 from worker.ports.records import Document, NewRun, RunRow
 from worker.ports.sealing import SealingError
 from worker.runtime.errors import UnavailableError
+from worker.runtime.journalling import state_place
 from worker.runtime.load import UnreadableError, load_request, load_state
 from worker.runtime.parts import Parts
 from worker.runtime.traces import source_rows
@@ -35,12 +38,13 @@ async def requeued(parts: Parts, row: RunRow) -> NewRun:
         ) from None
     key, uuid = parts.sealer.new_key(), parts.clock.uuid()
     if state is not None and composed:
-        state = continued(state, uuid)
+        state = _continued(state, uuid)
         kind, version, body = "base", STATE_VERSION, state.encode()
-        purpose = "state"
+        purpose, place = "state", state_place("base", 0)
     else:
-        kind, version, body = "request", row.doc_version, _encoded(request)
-        purpose = "request"
+        kind, version, body = "request", REQUEST_VERSION, _encoded(request)
+        purpose = place = "request"
+    payload = parts.sealer.seal(key.key, purpose, uuid, place, body)
     return NewRun(
         uuid=uuid,
         owner=row.owner,
@@ -49,16 +53,22 @@ async def requeued(parts: Parts, row: RunRow) -> NewRun:
         configuration=row.configuration,
         wrapped_key=key.wrapped,
         key_id=key.key_id,
-        doc_version=row.doc_version,
-        documents=(
-            Document(kind=kind, version=version, seq=0, payload=parts.sealer.seal(key.key, purpose, uuid, kind, body)),
-        ),
+        doc_version=max(STATE_VERSION, ENTRY_VERSION, REQUEST_VERSION),
+        documents=(Document(kind=kind, version=version, seq=0, payload=payload),),
         cause=ResumeCause.REQUEUE,
         head=GENESIS,
         lineage_run=row.uuid,
         lineage_at=row.seq,
         sources=source_rows(state) if state is not None and composed else (),
     )
+
+
+def _continued(state: SuspendedRunState, uuid: str) -> SuspendedRunState:
+    try:
+        return continued(state, uuid)
+    except ProtocolError:
+        # The row says failed and the journal says otherwise: somebody else wrote one of them.
+        raise UnavailableError("unreadable", "the run's journal does not end in a failure", uuid=state.run) from None
 
 
 async def _was_composed(parts: Parts, row: RunRow, state: SuspendedRunState) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from codec.actor import Actor, LiveActor
 from codec.catalogue import CatalogueSnapshot
+from codec.facts import Facts
 from codec.request import AgentRunRequest
-from codec.vocabulary import DeclaredClass, Role
-from worker.core.people import holds, may_read_content
+from codec.vocabulary import Role
+from worker.core.people import holds, may_read_content, reading_class
 from worker.core.policy import live_actor
 from worker.ports.records import RunRow
 from worker.runtime.errors import ForbiddenError, NotFoundError
+from worker.runtime.views import Inside
 
 __all__ = ["live", "may_see_content", "must_cancel", "must_decide", "must_see", "must_start"]
 
@@ -44,10 +48,16 @@ def must_see(actor: LiveActor, row: RunRow) -> None:
     raise NotFoundError("not_found", "there is no such run", uuid=row.uuid)
 
 
-def may_see_content(actor: LiveActor, row: RunRow) -> bool:
-    """Whether the texts of a run may be shown to this actor."""
-    high_water = None if row.high_water is None else DeclaredClass(row.high_water)
-    return may_read_content(actor, row.owner, high_water)
+def may_see_content(actor: LiveActor, inside: Inside, facts: Facts | None) -> bool:
+    """Whether the texts of an opened run may be shown to this actor.
+
+    Judged by what is sealed (whose run it is, what it carries) and by live classes (`facts`), never by the row alone.
+    """
+    state = inside.state
+    if state is not None and state.run:
+        live = state if facts is None else msgspec.structs.replace(state, facts=facts)
+        return may_read_content(actor, state.owner.name, reading_class(live))
+    return inside.request is not None and may_read_content(actor, inside.request.actor.name, None)
 
 
 def must_decide(actor: LiveActor, row: RunRow) -> None:

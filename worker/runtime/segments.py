@@ -9,13 +9,14 @@ from codec.facts import facts_digest
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import BlockedReason, Phase, QuestionKind, ResumeCause, RunStatus, TerminationReason
 from worker.core.policy import live_actor
+from worker.core.transitions import CRASH_CAP
 from worker.ports.records import Append, Claimed, Due
 from worker.ports.sealing import SealBrokenError
 from worker.runtime.driver import Follow, Segment, live_facts, stamp
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
 from worker.runtime.journalling import entry_link, entry_row
-from worker.runtime.load import UnreadableError, load_answer, load_request, load_state
+from worker.runtime.load import UnreadableError, load_answer, load_held, load_request
 from worker.runtime.parts import Parts
 from worker.runtime.slots import ProviderSlots
 
@@ -48,9 +49,15 @@ async def run_segment(
     What cannot be read is left in place: a run that waits for a person is shown as `blocked: corrupt`, any other fails.
     A document of a newer build is left too; the lease ends and a worker that knows it goes on.
     """
+    if claimed.row.seq == 0 and claimed.row.attempts > CRASH_CAP + 1:
+        # A run whose composing fails or kills its process every time leaves no entry that the machine could count.
+        parts.log("run.never_begins", {"run": claimed.row.uuid, "attempts": claimed.row.attempts})
+        await _set_aside(parts, claimed)
+        return
     try:
         held = hold_of(parts, claimed) if hold is None else hold
-        held.state = await load_state(parts, held.row, held.key, held=True)
+        loaded = await load_held(parts, held.row, held.key)
+        held.state, held.drained = loaded.state, loaded.drained
         held.before_ms = 0 if held.state is None else held.state.counters.elapsed_ms
         first, follow = await _entrance(parts, feed, claimed, held)
     except SchemaTooNewError as error:
@@ -74,7 +81,9 @@ async def _entrance(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold
         follow = None if answer is None else _fold_answer(parts, feed, hold, answer)
     snapshot, facts = await live_facts(feed, state)
     same = facts_digest(facts) == facts_digest(state.facts)
-    event = RunResumed(**stamp(parts, hold, snapshot.version), cause=_cause(claimed), facts=None if same else facts)
+    event = RunResumed(
+        **stamp(parts, hold, snapshot.version), cause=_cause(claimed, hold), facts=None if same else facts
+    )
     return event, follow
 
 
@@ -91,13 +100,17 @@ async def _start(parts: Parts, feed: PolicyFeed, hold: Hold) -> RunStarted:
     )
 
 
-def _cause(claimed: Claimed) -> ResumeCause:
+def _cause(claimed: Claimed, hold: Hold) -> ResumeCause:
+    if hold.drained:
+        return ResumeCause.DRAIN
     # Every append clears the row's cause. If it is still there, no segment has added anything since it was set, so the
     # reason to go on is the same, even when a segment died in between.
     try:
-        return ResumeCause(claimed.row.cause or ResumeCause.RECOVERY)
+        cause = ResumeCause(claimed.row.cause or ResumeCause.RECOVERY)
     except ValueError:
         return ResumeCause.RECOVERY
+    # That nothing was performed is believed of the sealed snapshot only, never of a word in the row.
+    return ResumeCause.RECOVERY if cause is ResumeCause.DRAIN else cause
 
 
 def _fold_answer(parts: Parts, feed: PolicyFeed, hold: Hold, answer: Answer) -> Follow:
@@ -129,7 +142,7 @@ def _fold_answer(parts: Parts, feed: PolicyFeed, hold: Hold, answer: Answer) -> 
 
 async def _set_aside(parts: Parts, claimed: Claimed) -> None:
     row = claimed.row
-    if row.question is not None:
+    if row.question is not None and not claimed.expired:
         blocked = f'{{"reason":"{BlockedReason.CORRUPT.value}","configuration":null}}'
         await parts.store.block(row.uid, claimed.token, blocked)
         return

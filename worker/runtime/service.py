@@ -17,6 +17,7 @@ from codec.actor import Actor, LiveActor
 from codec.answers import Answer, OutcomeWord
 from codec.errors import CodecError
 from codec.ids import parse_run_uuid
+from codec.journal import ENTRY_VERSION
 from codec.request import AgentRunRequest
 from codec.suspended import STATE_VERSION, Question, SuspendedRunState
 from codec.vocabulary import (
@@ -30,7 +31,7 @@ from codec.wire import DryRun, Explained, Shown
 from worker.core.people import holds
 from worker.ports.records import AuditRow, InboxRow, NewRun, RunFilter, RunRow
 from worker.runtime import answers, rights, starting
-from worker.runtime.driver import live_facts
+from worker.runtime.driver import CANCELLED_WORD, live_facts
 from worker.runtime.errors import ConflictError, NotFoundError, UnavailableError
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.host import Host
@@ -129,7 +130,10 @@ class Runtime:
     async def show(self, actor: Actor, uuid: str) -> Shown:
         """Give the show document, with texts as far as the actor may read them."""
         row, live = await self._seen(actor, uuid)
-        return shown(row, await look_inside(self.parts, row), content=rights.may_see_content(live, row))
+        inside = await look_inside(self.parts, row)
+        composed = inside.state is not None and inside.state.run
+        facts = (await live_facts(self.feed, inside.state))[1] if inside.state is not None and composed else None
+        return shown(row, inside, content=rights.may_see_content(live, inside, facts))
 
     async def row(self, actor: Actor, uuid: str) -> RunRow:
         """Give the row of a run that the actor may see."""
@@ -280,7 +284,7 @@ class Runtime:
                 return
             if row.status in FINAL_STATUSES:
                 raise ConflictError("already_ended", "the run has ended", uuid=uuid)
-            audit = _audit(row, "run_cancelled", live.name, via, None)
+            audit = _audit(row, CANCELLED_WORD, live.name, via, None)
             if row.status is RunStatus.RUNNING:
                 if await self.parts.store.cancel_running(row, audit):
                     self.host.notice_cancel(row.uid)
@@ -299,6 +303,8 @@ class Runtime:
         rights.must_decide(live, row)
         if row.status is not RunStatus.FAILED:
             raise ConflictError("not_failed", "only a failed run can be requeued", uuid=uuid)
+        if await self.parts.store.runs(RunFilter(lineage_run=uuid, limit=1)):
+            raise ConflictError("already_requeued", "the run was continued already", uuid=uuid)
         new = await requeued(self.parts, row)
         await self.parts.store.record([_audit(row, "run_requeued", live.name, via, new.uuid)])
         created, _ = await self.parts.store.create(new)
@@ -337,7 +343,7 @@ class Runtime:
             await asyncio.sleep(_POLL_S)
 
     def _can_open(self, row: RunRow) -> bool:
-        return row.key_id in self.parts.sealer.key_ids and row.doc_version <= STATE_VERSION
+        return row.key_id in self.parts.sealer.key_ids and row.doc_version <= max(STATE_VERSION, ENTRY_VERSION)
 
     def wake_soon(self, uuids: Sequence[str]) -> None:
         """Send wake-ups in the background."""

@@ -23,6 +23,7 @@ from codec.transcript import ModelReply
 from codec.vocabulary import FailureClass
 from worker.adapters.models.openai_reply import ReplyError, StreamReader, WholeReader
 from worker.adapters.models.registry import failure_of_status
+from worker.ports.timeliness import in_time
 
 __all__ = ["Failed", "Sender", "SenderFactory"]
 
@@ -40,6 +41,16 @@ class _StatusError(Exception):
         super().__init__(str(status))
         self.status = status
         self.retry_after = retry_after
+
+
+class _OverdueError(Exception):
+    """The permit grew too old while a connection was made; nothing has left."""
+
+
+async def _still_permitted(event: str, _: object) -> None:
+    # Resolving and shaking hands take time; the last moment to look at the permit is before the first byte leaves.
+    if event.endswith("send_request_headers.started") and not in_time():
+        raise _OverdueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,7 @@ class _Fence(httpx2.AsyncBaseTransport):
             self._url,
             headers=self._headers,
             content=request.content,
-            extensions={"timeout": self._timeout.as_dict()},
+            extensions={"timeout": self._timeout.as_dict(), "trace": _still_permitted},
         )
         answer = await self._inner.handle_async_request(own)
         headers = answer.headers
@@ -172,6 +183,8 @@ async def _receive(response: httpx2.Response, progress: Callable[[str], None] | 
 
 
 def _failed(error: Exception) -> Failed:
+    if any(isinstance(e, _OverdueError) for e in (error, error.__cause__, error.__context__)):
+        return Failed(failure=FailureClass.PERMIT_EXPIRED)  # the SDK wraps what a transport raises
     match error:
         case _StatusError():
             failure = failure_of_status(error.status) or FailureClass.INVALID_REPLY

@@ -20,6 +20,7 @@ import httpx
 from codec.text import dump_json
 from codec.vocabulary import TrustZone
 from worker.core.hosts import Destination, address_allowed, read_url, zone_of_host
+from worker.ports.timeliness import in_time
 from worker.ports.tool_decorator import HOST_EGRESS, tool, tools_of
 from worker.ports.toolbox import NotExecuted, RegisteredTool, ToolCallInfo
 
@@ -119,7 +120,11 @@ class HttpSender:
             },
             content=body,
             # The certificate is the host's, not the address's.
-            extensions={"timeout": timeouts.as_dict(), "sni_hostname": target.destination.host},
+            extensions={
+                "timeout": timeouts.as_dict(),
+                "sni_hostname": target.destination.host,
+                "trace": _still_permitted,
+            },
         )
 
     async def _exchange(self, request: httpx.Request) -> str:
@@ -131,6 +136,12 @@ class HttpSender:
                 return await _text(response)
             finally:
                 await response.aclose()
+
+
+async def _still_permitted(event: str, _: Mapping[str, Any]) -> None:
+    # Resolving and shaking hands take time; the last moment to look at the permit is before the first byte leaves.
+    if event.endswith("send_request_headers.started") and not in_time():
+        raise NotExecuted
 
 
 async def _text(response: httpx.Response) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["EscapedError", "Started", "Threads"]
+from worker.ports.timeliness import in_time
+
+__all__ = ["EscapedError", "OverdueError", "Started", "Threads"]
 
 
 class EscapedError(Exception):
@@ -19,6 +21,10 @@ class EscapedError(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
+
+
+class OverdueError(Exception):
+    """A place came free too late for the permit; the function was not begun."""
 
 
 @dataclass(slots=True)
@@ -45,6 +51,9 @@ class Threads:
         Safe to cancel: before the function has begun it never begins, afterwards its outcome is dropped.
         """
         await self._places.acquire()
+        if not in_time():
+            self._places.release()
+            raise OverdueError
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()

@@ -17,7 +17,7 @@ from codec.vocabulary import FailureClass, TrustZone
 from worker.adapters.tools.builtin import builtin_tools
 from worker.adapters.tools.loading import load_tools
 from worker.adapters.tools.results import preview_lines, result_text
-from worker.adapters.tools.threads import EscapedError, Started, Threads
+from worker.adapters.tools.threads import EscapedError, OverdueError, Started, Threads
 from worker.ports.toolbox import NotExecuted, ToolCallInfo, ToolFault
 
 __all__ = ["PythonToolbox"]
@@ -112,6 +112,8 @@ class PythonToolbox:
                 attempt.value = read(await self._run(function, attempt.started))
         except NotExecuted:
             attempt.fail(FailureClass.NOT_EXECUTED, NotExecuted.__name__)
+        except OverdueError:
+            attempt.fail(FailureClass.PERMIT_EXPIRED, OverdueError.__name__)
         except asyncio.CancelledError as error:
             # Somebody wants this run to stop, unless nobody asked: then the tool has cancelled itself.
             task = asyncio.current_task()
