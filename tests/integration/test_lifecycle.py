@@ -985,3 +985,24 @@ async def test_a_process_that_was_paused_keeps_its_own_runs(tmp_path: Path) -> N
         assert [] == claimed
         assert "done" == (await world.rest(uuid)).answer
         assert 1 == len(world.executed())
+
+
+async def test_a_result_is_stored_before_the_run_waits_for_a_slot(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with open_world(tmp_path) as world:
+        await world.change("provider", "house", max_concurrency=1)
+        asked = await waiting(world, call("write_once_at", gate=str(gate)))
+        await world.decide(asked)
+        await eventually(lambda: len(world.executed()) == 1, "the write is in the air")
+        world.script(reply("slow", delay_ms=600))
+        other = (await world.runtime.enqueue(world.ask("other"))).uuid
+        await eventually(lambda: len(world.sent(other)) == 1, "the only slot is taken")
+        gate.touch()
+
+        async def stored() -> bool:
+            return "tool_returned" in await world.kinds(asked)
+
+        await eventually(stored, "the result is stored")
+        assert RunStatus.RUNNING is (await world.row(other)).status
+        assert ("slow", "slow") == ((await world.rest(asked)).answer, (await world.rest(other)).answer)
+        assert (1, 2) == (len(world.executed()), len(world.sent(asked)))

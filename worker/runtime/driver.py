@@ -103,7 +103,7 @@ class Segment:
                 return False
             steps = self._compute(events, follow)
             slot = await self._slot(steps)
-            release = self._releases(steps[-1].result.state)
+            release = self._releases(steps[-1].result.state) or self._hold.yielding
             append = append_of(
                 self._hold, self._parts.sealer, steps, retry_s=self._parts.figures.retry_s, release=release
             )
@@ -127,11 +127,19 @@ class Segment:
     async def _slot(self, steps: Sequence[Stepped]) -> Slot | None:
         """Take the provider's slot before the commit, so that no permit ages while it waits for one.
 
+        What a step has to record must not wait with it: without a free slot a step that holds a result is committed
+        at once, unsent, and the run given up as in a drain; the next segment has nothing to lose while it waits.
         A drain or a cancel ends the wait: the first releases the run instead of sending, the second closes it.
         """
         target = _target(steps)
         hold = self._hold
         if target is None or hold.interrupted:
+            return None
+        slot = self._slots.take(target)
+        if slot is not None:
+            return slot
+        if any(not isinstance(s.event, RunStarted | RunResumed | PolicyReplaced) for s in steps):
+            hold.yielding = True
             return None
         taking = asyncio.ensure_future(self._slots.acquire(target))
         try:

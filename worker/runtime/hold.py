@@ -34,6 +34,7 @@ class Hold:
     cancelled: bool = False
     draining: bool = False
     drained: bool = False
+    yielding: bool = False
 
     @property
     def interrupted(self) -> bool:

@@ -172,6 +172,8 @@ class Host:
         if held is not None and held[1] is task:
             was_full = self.free <= 0
             del self._held[run_uid]
+            if held[0].yielding:
+                self.wake([held[0].row.uuid])
             if was_full:
                 self.wake_oldest()
 

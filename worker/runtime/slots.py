@@ -56,13 +56,20 @@ class ProviderSlots:
         self._clock = clock
         self._lanes: dict[int, _Lane] = {}
 
+    def take(self, target: Target) -> Slot | None:
+        """Take a slot if one is free and nobody waits for it."""
+        lane = self._lane(target)
+        if lane.waiting or not self._open(lane):
+            return None
+        self._begin(lane)
+        return Slot(self, lane)
+
     async def acquire(self, target: Target) -> Slot:
         """Wait for a slot. Safe to cancel: a slot that was handed over meanwhile goes to the next."""
-        lane = self._lanes.setdefault(target.provider, _Lane())
-        lane.concurrency, lane.per_minute = target.max_concurrency, target.requests_per_minute
-        if not lane.waiting and self._open(lane):
-            self._begin(lane)
-            return Slot(self, lane)
+        slot = self.take(target)
+        if slot is not None:
+            return slot
+        lane = self._lane(target)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiting.setdefault(target.configuration, deque()).append(turn)
         self.pump(lane)
@@ -75,6 +82,11 @@ class ProviderSlots:
                 self._forget(lane, target.configuration, turn)
             raise
         return Slot(self, lane)
+
+    def _lane(self, target: Target) -> _Lane:
+        lane = self._lanes.setdefault(target.provider, _Lane())
+        lane.concurrency, lane.per_minute = target.max_concurrency, target.requests_per_minute
+        return lane
 
     def pump(self, lane: _Lane) -> None:
         """Hand free slots to whoever waits, configurations in turn."""
