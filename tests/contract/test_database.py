@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests.support.stores import DATABASES, FILES, database_url, open_database
 from worker.adapters.sql.catalogue_tables import policy
 from worker.adapters.sql.clock import read_now
 from worker.adapters.sql.engine import Database
@@ -17,12 +18,10 @@ from worker.ports.runs import StoreError
 SECRET = "planted-marker"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=DATABASES)
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    opened = Database.open("sqlite://" if request.param == "memory" else f"sqlite:///{tmp_path / 'runs.db'}")
-    await opened.create_all()
-    yield opened
-    await opened.close()
+    async with open_database(request.param, tmp_path) as database:
+        yield database
 
 
 def put(connection: sa.Connection, name: str, value: str = "") -> None:
@@ -69,19 +68,24 @@ async def test_work_whose_caller_left_does_not_break_the_rest(database: Database
     assert "stays" in await database.read(names)
 
 
-async def test_a_read_sees_one_moment(tmp_path: Path) -> None:
-    database = Database.open(f"sqlite:///{tmp_path / 'runs.db'}")
-    await database.create_all()
-    loop = asyncio.get_running_loop()
+@pytest.mark.parametrize("kind", FILES)
+async def test_a_read_sees_one_moment(kind: str, tmp_path: Path) -> None:
+    async with open_database(kind, tmp_path) as database:
+        loop = asyncio.get_running_loop()
 
-    def read_twice(connection: sa.Connection) -> tuple[set[str], set[str]]:
-        before = names(connection)
-        asyncio.run_coroutine_threadsafe(database.transact(put, "between"), loop).result(10)
-        return before, names(connection)
+        async def write_between() -> None:
+            await database.transact(put, "between")
 
-    assert (set(), set()) == await database.read(read_twice)
-    assert {"between"} == await database.read(names)
-    await database.close()
+        def read_twice(connection: sa.Connection) -> tuple[set[str], set[str]]:
+            before = names(connection)
+            if database.dialect == "sqlite":  # in a thread of its own
+                asyncio.run_coroutine_threadsafe(write_between(), loop).result(10)
+            else:  # on the loop
+                sa.util.await_only(write_between())
+            return before, names(connection)
+
+        assert (set(), set()) == await database.read(read_twice)
+        assert {"between"} == await database.read(names)
 
 
 @pytest.mark.parametrize("value", [SECRET + "\ud800", SECRET])
@@ -106,14 +110,15 @@ async def test_a_statement_that_is_wrong_is_a_store_error(database: Database) ->
         await database.read(nonsense)
 
 
-async def test_the_clock_shifts_for_one_object_alone(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'runs.db'}"
-    shifted, other = Database.open(url), Database.open(url)
-    shifted.shift_clock(1000)
+@pytest.mark.parametrize("kind", FILES)
+async def test_the_clock_shifts_for_one_object_alone(kind: str, tmp_path: Path) -> None:
+    with database_url(kind, tmp_path) as url:
+        shifted, other = Database.open(url), Database.open(url)
+        shifted.shift_clock(1000)
 
-    assert 1000 == pytest.approx(await shifted.read(read_now) - await other.read(read_now), abs=5)
-    await shifted.close()
-    await other.close()
+        assert 1000 == pytest.approx(await shifted.read(read_now) - await other.read(read_now), abs=5)
+        await shifted.close()
+        await other.close()
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/db", "sqlite", f"postgresql://u:{SECRET}@h:port/db"])

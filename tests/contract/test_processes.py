@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.stores import DATABASES, open_database
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.processes import Processes
 
 
-@pytest.fixture
-async def database() -> AsyncIterator[Database]:
-    opened = Database.open("sqlite://")
-    await opened.create_all()
-    yield opened
-    await opened.close()
+@pytest.fixture(params=DATABASES)
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(request.param, tmp_path) as database:
+        yield database
 
 
 async def test_a_process_lives_while_it_beats(database: Database) -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus, TerminationReason
 from tests.support.stores import (
+    DATABASES,
     LEASE_S,
     OpenedStore,
     append,
@@ -32,11 +33,10 @@ from worker.adapters.sql.tables import exposure as exposure_table
 from worker.ports.records import Append, CommitStatus, Document, Due, RunFilter, RunRow, SourceRow, StoredAnswer
 from worker.ports.runs import RunStore, StoreError
 
-STORES = ("memory", "sqlite")
 COMMITTED, LOST, CANCELLED = CommitStatus.COMMITTED, CommitStatus.LOST, CommitStatus.CANCELLED
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=DATABASES)
 async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenedStore]:
     async with opened(request.param, tmp_path) as stores:
         yield stores
@@ -531,7 +531,7 @@ class _Fault:
             raise ConnectionError
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", DATABASES)
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_an_interrupted_commit_happens_once(kind: str, point: str, times: int, tmp_path: Path) -> None:
@@ -550,7 +550,7 @@ async def test_an_interrupted_commit_happens_once(kind: str, point: str, times: 
         assert [[1]] * 3 == [await sequences(both.store, row) for row in rows]
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", DATABASES)
 async def test_an_interrupted_commit_is_acknowledged_though_the_policy_moved(kind: str, tmp_path: Path) -> None:
     fault = _Fault()
     async with opened(kind, tmp_path, fault) as both:

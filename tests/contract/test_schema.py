@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from codec.vocabulary import QuestionKind, RunStatus, TerminationReason
+from tests.support.stores import POSTGRES, open_database
 from worker.adapters.sql.catalogue_tables import catalogue_version, policy
-from worker.adapters.sql.claims import _renew_statement
-from worker.adapters.sql.commit import _advance_statement, _landed_statement
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.schema import metadata
 from worker.adapters.sql.sealed import SEALED
@@ -42,12 +41,10 @@ ROW: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-async def database() -> AsyncIterator[Database]:
-    opened = Database.open("sqlite://")
-    await opened.create_all()
-    yield opened
-    await opened.close()
+@pytest.fixture(params=("memory", POSTGRES))
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(request.param, tmp_path) as database:
+        yield database
 
 
 async def insert(database: Database, table: sa.Table, **values: Any) -> None:
@@ -151,25 +148,3 @@ def test_every_column_of_bytes_is_sealed_or_known() -> None:
 def test_question_kinds_have_a_waiting_status() -> None:
     # The statement that restores a status knows these three; a fourth must be thought about.
     assert {"approval", "input", "outcome"} == {kind.value for kind in QuestionKind}
-
-
-# --- plans: what is run for every step must not grow with the table
-
-
-async def plan(database: Database, statement: sa.ClauseElement) -> list[str]:
-    def explain(connection: sa.Connection) -> list[str]:
-        compiled = statement.compile(dialect=connection.dialect)
-        assert isinstance(compiled, SQLCompiler)
-        values = tuple("[]" if name == "batch" else None for name in compiled.positiontup or ())
-        return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}", values)]
-
-    return await database.read(explain)
-
-
-@pytest.mark.parametrize("make", [_advance_statement, _renew_statement, _landed_statement])
-async def test_a_batch_looks_each_row_up_by_its_key(database: Database, make: Any) -> None:
-    steps = await plan(database, make("sqlite"))
-
-    assert steps[0].startswith("SCAN each VIRTUAL TABLE")
-    assert "SEARCH" in steps[1]
-    assert "PRIMARY KEY" in steps[1]

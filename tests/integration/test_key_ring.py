@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.support.stores import new_run
+from tests.support.stores import FILES, new_run, open_database
 from worker.adapters.sealing import KeyRing, KeyRingError
 from worker.adapters.sql.create import create_run
 from worker.adapters.sql.engine import Database
@@ -18,12 +18,10 @@ from worker.adapters.sql.tables import key_ring
 from worker.ports.records import Document
 
 
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = Database.open(f"sqlite:///{tmp_path / 'runs.db'}")
-    await opened.create_all()
-    yield opened
-    await opened.close()
+@pytest.fixture(params=FILES)
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(request.param, tmp_path) as database:
+        yield database
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One SQLite file, several processes: writers and readers wait for each other and none is turned away."""
+"""One database, several processes: writers and readers wait for each other and none is turned away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.support.stores import append, claim, created, open_store
+import pytest
+
+from tests.support.stores import FILES, append, claim, created, database_url, open_store
+from worker.adapters.sql.migrate import migrate
 from worker.ports.records import CommitStatus, RunFilter
 
 ROOT = Path(__file__).parents[2]
@@ -61,16 +64,17 @@ async def outputs_of(commands: Iterable[list[str]]) -> list[str]:
     return await asyncio.gather(*(output_of(arguments) for arguments in commands))
 
 
-async def test_writers_and_readers_share_a_file(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'runs.db'}"
-    async with open_store(url):
-        pass
-    roles = (["write", url, "a"], ["write", url, "b"], ["read", url], ["read", url])
+@pytest.mark.parametrize("kind", FILES)
+async def test_writers_and_readers_share_a_database(kind: str, tmp_path: Path) -> None:
+    with database_url(kind, tmp_path) as url:
+        if kind == "sqlite":
+            await asyncio.to_thread(migrate, url)
+        roles = (["write", url, "a"], ["write", url, "b"], ["read", url], ["read", url])
 
-    outputs = [
-        json.loads(text)
-        for text in await outputs_of(["-m", "tests.integration.test_sqlite_processes", *role] for role in roles)
-    ]
+        outputs = [
+            json.loads(text)
+            for text in await outputs_of(["-m", "tests.integration.test_sqlite_processes", *role] for role in roles)
+        ]
 
     assert [{"committed": RUNS * STEPS}] * 2 == outputs[:2]
     assert all(output["reads"] > 0 for output in outputs[2:])

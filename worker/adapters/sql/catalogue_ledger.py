@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final
 
 import sqlalchemy as sa
 
 from worker.adapters.sql import catalogue_tables
 from worker.adapters.sql.catalogue_read import read_version
 from worker.adapters.sql.clock import read_now
+from worker.adapters.sql.locks import CATALOGUE_KEY, POLICY_KEY, lock_alone
 from worker.adapters.sql.writes import insert_audit
 from worker.ports.catalogue import Written
 from worker.ports.records import AuditRow
 from worker.ports.runs import StoreError
 
 __all__ = ["Ledger", "Verb"]
-
-_WRITERS_LOCK: Final = int.from_bytes(b"regatcat")
-"""Key of PostgreSQL's advisory lock; any number that nobody else in this database takes."""
 
 
 class Verb(StrEnum):
@@ -48,7 +45,7 @@ class Ledger:
         self._names: dict[Verb, list[str]] = {verb: [] for verb in Verb}
         self._details: list[str] = []
         if conn.dialect.name == "postgresql":
-            conn.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.literal(_WRITERS_LOCK, sa.BigInteger))))
+            lock_alone(conn, CATALOGUE_KEY)
 
     def note(self, verb: Verb, name: str, fields: Iterable[str] = ()) -> None:
         """Remember a change: the record's name and the names of the fields, never a value."""
@@ -60,7 +57,9 @@ class Ledger:
         """Write the audit rows, then the version. The caller's transaction commits next.
 
         Locks: the version's row exclusively, as the last thing: steps of runs that read it under a share lock commit
-        before, or see the new one. So once this write has returned, no step computed under older policy commits.
+        before, or see the new one. So once this write has returned, no step computed under older policy commits. On
+        PostgreSQL the lock of policy first, alone: commits that come later queue up behind it, or there would always
+        be one inside.
         """
         if not self._details:
             return Written(version=read_version(self._conn))
@@ -75,6 +74,8 @@ class Ledger:
 
     def _bump(self) -> int:
         table = catalogue_tables.catalogue_version
+        if self._conn.dialect.name == "postgresql":
+            lock_alone(self._conn, POLICY_KEY)
         bump = sa.update(table).where(table.c.id == 1).values(version=table.c.version + 1)
         found = self._conn.execute(bump.returning(table.c.version)).scalar_one_or_none()
         if found is None:

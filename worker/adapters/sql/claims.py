@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from codec.vocabulary import QuestionKind, ResumeCause, RunStatus
+from codec.vocabulary import FINAL_STATUSES, QuestionKind, ResumeCause, RunStatus
 from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.clock import read_now
 from worker.adapters.sql.rows import RUN_COLUMNS, run_row
@@ -30,11 +30,12 @@ __all__ = [
     "take_wakeable",
 ]
 
-_CLAIMABLE: Final = tuple(
-    status.value
-    for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING_FOR_APPROVAL, RunStatus.WAITING_FOR_INPUT)
-)
-"""A running one is due when its lease ended; a waiting one only because somebody or its expiry made it due."""
+_CLAIMABLE: Final = run.c.status.concat("").not_in([status.value for status in sorted(FINAL_STATUSES)])
+"""A running one is due when its lease ended; a waiting one only because somebody or its expiry made it due.
+
+An expression, so that a planner neither starts from the index of statuses nor takes it for rare: what is due is few,
+and wanted in its order.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,46 +51,77 @@ class ClaimTerms:
     uuids: Sequence[str] | None
 
 
+_CHOSEN: Final = Batch(uid=sa.BigInteger)
+
+
 def claim_due(connection: sa.Connection, terms: ClaimTerms) -> list[Claimed]:
     """Claim the oldest due runs: lock them, then write token and lease.
 
     Locks the chosen rows; on PostgreSQL whoever comes second skips them, on SQLite the transaction is immediate.
-    Index: ix_run_due_at, in its order. Nothing that another process can do shows a run to two claimers.
+    Index: ix_run_due_at, in its order (named ones: the unique uuid), then the primary key. Nothing that another process
+    can do shows a run to two claimers.
     """
     if terms.limit <= 0:
         return []
     now = read_now(connection)
-    chosen = (
+    wanted = {
+        "now": now,
+        "keys": sorted(terms.key_ids),
+        "newest": terms.doc_version,
+        "most": terms.limit,
+        **({} if terms.uuids is None else {"uuids": list(terms.uuids)}),
+    }
+    chosen = connection.execute(_due_statement(terms.uuids is not None), wanted)
+    rows = [run_row(row) for row in chosen]
+    held = {"token": terms.token, "holder": terms.holder, "lease_end": now + terms.lease_s, "now": now}
+    _change_chosen(connection, _claim_statement(connection.dialect.name), [row.uid for row in rows], held)
+    return [_claimed(row, terms, now) for row in rows]
+
+
+@cache
+def _due_statement(named: bool) -> sa.Select[Any]:
+    """Build what is claimed. Once: making a statement of so many columns costs as much as running it."""
+    due = (
         sa.select(*RUN_COLUMNS)
         .where(
-            run.c.due_at <= now,
-            run.c.status.in_(_CLAIMABLE),
-            run.c.key_id.in_(sorted(terms.key_ids)),
-            run.c.doc_version <= terms.doc_version,
+            run.c.due_at <= sa.bindparam("now", type_=sa.Double),
+            _CLAIMABLE,
+            run.c.key_id.in_(sa.bindparam("keys", expanding=True, type_=sa.Text)),
+            run.c.doc_version <= sa.bindparam("newest", type_=sa.Integer),
         )
         .order_by(run.c.due_at)
-        .limit(terms.limit)
+        .limit(sa.bindparam("most", type_=sa.Integer))
         .with_for_update(skip_locked=True)
     )
-    if terms.uuids is not None:
-        chosen = chosen.where(run.c.uuid.in_(terms.uuids))
-    rows = [run_row(row) for row in connection.execute(chosen)]
-    if rows:
-        connection.execute(
-            sa.update(run)
-            .where(run.c.uid.in_([row.uid for row in rows]))
-            .values(
-                status=RunStatus.RUNNING.value,
-                token=terms.token,
-                holder=terms.holder,
-                segment=run.c.segment + 1,
-                attempts=run.c.attempts + 1,
-                due_at=now + terms.lease_s,
-                woken_at=None,  # when it is due again, that is news
-                updated_at=now,
-            )
+    return due.where(run.c.uuid.in_(sa.bindparam("uuids", expanding=True, type_=sa.Text))) if named else due
+
+
+@cache
+def _claim_statement(dialect: str) -> sa.Update:
+    chosen = _CHOSEN.source(dialect)
+    return (
+        sa.update(run)
+        .values(
+            status=RunStatus.RUNNING.value,
+            token=sa.bindparam("token", type_=sa.Text),
+            holder=sa.bindparam("holder", type_=sa.Text),
+            segment=run.c.segment + 1,
+            attempts=run.c.attempts + 1,
+            due_at=sa.bindparam("lease_end", type_=sa.Double),
+            woken_at=None,  # when it is due again, that is news
+            updated_at=sa.bindparam("now", type_=sa.Double),
         )
-    return [_claimed(row, terms, now) for row in rows]
+        .where(run.c.uid == chosen.c.uid)
+    )
+
+
+def _change_chosen(
+    connection: sa.Connection, statement: sa.Update, uids: Sequence[int], values: dict[str, Any]
+) -> None:
+    """Change rows that this transaction has locked, by their primary keys."""
+    if uids:
+        rows = [(uid,) for uid in sorted(uids)]
+        connection.execute(statement, _CHOSEN.parameters(connection.dialect.name, rows) | values)
 
 
 def _claimed(row: RunRow, terms: ClaimTerms, now: float) -> Claimed:
@@ -135,7 +167,9 @@ def _renew_statement(dialect: str) -> ReturningUpdate[int, str]:
 def renew_leases(connection: sa.Connection, holds: Sequence[tuple[int, str]], lease_s: float) -> list[Renewal]:
     """Extend the leases that still hold, in one statement, and tell which runs were cancelled.
 
-    Locks their rows. Index: the primary key. A lease that ended holds as long as nobody else claimed the run.
+    Locks their rows, by uid, after those of the steps in the same transaction: another process can hold one of them
+    only for a moment, and on PostgreSQL a circle of two is broken and repeated. Index: the primary key. A lease that
+    ended holds as long as nobody else claimed the run.
     """
     if not holds:
         return []
@@ -151,37 +185,38 @@ def renew_leases(connection: sa.Connection, holds: Sequence[tuple[int, str]], le
 def take_wakeable(connection: sa.Connection, limit: int, interval_s: float) -> list[str]:
     """Mark due runs as woken and give their uuids, oldest due first; each once per interval for the whole fleet.
 
-    Locks the chosen rows and skips those that are locked. Index: ix_run_due_at.
+    Locks the chosen rows and skips those that are locked, so two sweepers share what is due; on SQLite the second finds
+    it marked. Index: ix_run_due_at in its order, then the primary key.
     """
     now = read_now(connection)
-    due = (
-        sa.select(run.c.uid)
+    due = connection.execute(
+        sa.select(run.c.uid, run.c.uuid)
         .where(
             run.c.due_at <= now,
-            run.c.status.in_(_CLAIMABLE),
+            _CLAIMABLE,
             sa.or_(run.c.woken_at.is_(None), run.c.woken_at <= now - interval_s),
         )
         .order_by(run.c.due_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
-        .cte("due")  # with its lock clause it is computed once, so the limit holds
-    )
-    woken = connection.execute(
-        sa.update(run)
-        .where(run.c.uid.in_(sa.select(due.c.uid)))
-        .values(woken_at=now)
-        .returning(run.c.uuid, run.c.due_at)
-    )
-    return [row.uuid for row in sorted(woken, key=lambda row: row.due_at)]
+    ).all()
+    _change_chosen(connection, _wake_statement(connection.dialect.name), [row.uid for row in due], {"now": now})
+    return [row.uuid for row in due]
+
+
+@cache
+def _wake_statement(dialect: str) -> sa.Update:
+    chosen = _CHOSEN.source(dialect)
+    return sa.update(run).values(woken_at=sa.bindparam("now", type_=sa.Double)).where(run.c.uid == chosen.c.uid)
 
 
 def list_dead_cancelled(connection: sa.Connection, limit: int) -> list[RunRow]:
-    """Read cancelled runs whose token outlived its lease, oldest first. Index: ix_run_due_at. Locks nothing."""
+    """Read cancelled runs whose token outlived its lease, oldest first. Index: ix_run_cancelled. Locks nothing."""
     dead = (
         sa.select(*RUN_COLUMNS)
         .where(
             run.c.due_at <= read_now(connection),
-            run.c.status == RunStatus.CANCELLED.value,
+            run.c.status == sa.literal(RunStatus.CANCELLED.value, literal_execute=True),  # as the index says it
             run.c.token.is_not(None),
         )
         .order_by(run.c.due_at)
@@ -191,7 +226,10 @@ def list_dead_cancelled(connection: sa.Connection, limit: int) -> list[RunRow]:
 
 
 def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str) -> bool:
-    """Put a claimed run aside until a person resumes it or its question expires. False when the claim is lost."""
+    """Put a claimed run aside until a person resumes it or its question expires. False when the claim is lost.
+
+    Locks the row, here and below. Index: the primary key.
+    """
     now = read_now(connection)
     return _release(connection, run_uid, token, blocked=blocked, cause=None, due_at=run.c.expires_at, updated_at=now)
 

@@ -1,6 +1,6 @@
 """The statements of one batch of steps: one guarded UPDATE for all of them, then bulk inserts for those that held.
 
-Lock order: the catalogue's version, then run rows by uid, then what hangs on them.
+Lock order: the shared lock of policy, the catalogue's version, then run rows by uid, then what hangs on them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from codec.vocabulary import FINAL_STATUSES, RunStatus
 from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.catalogue_tables import catalogue_version
 from worker.adapters.sql.clock import now_column, shift_of
+from worker.adapters.sql.locks import policy_gate
 from worker.adapters.sql.rows import document_values, entry_values, source_values
 from worker.adapters.sql.tables import inbox, journal, run
 from worker.adapters.sql.writes import insert_audit, upsert_documents, upsert_exposures, upsert_sources
@@ -103,14 +104,20 @@ def commit_steps(
 @cache
 def _version_statement(dialect: str, lock: bool) -> sa.Select[int, float]:
     statement = sa.select(catalogue_version.c.version, now_column(dialect)).where(catalogue_version.c.id == 1)
-    return statement.with_for_update(read=True) if lock else statement
+    if not lock or dialect == "sqlite":
+        return statement
+    gate = policy_gate()
+    both = sa.join(gate, catalogue_version, sa.true())
+    return statement.select_from(both).with_for_update(read=True, of=catalogue_version)
 
 
 def _read_version_and_now(connection: sa.Connection, *, lock: bool) -> tuple[int, float]:
     """Read the catalogue's version and the clock in one statement.
 
-    Locks the version's row FOR SHARE on PostgreSQL, so that no catalogue write commits between this check and ours;
-    on SQLite the transaction is immediate and nobody else writes.
+    Locks on PostgreSQL: the shared lock of policy, whose queue is fair, then the version's row FOR SHARE, so that no
+    catalogue write commits between this check and ours. The row is locked after the join that takes the first lock,
+    and one that changed during the wait is read anew: what is seen is never older than the lock. On SQLite the
+    transaction is immediate and nobody else writes. Index: the primary key.
     """
     row = connection.execute(_version_statement(connection.dialect.name, lock), shift_of(connection)).one()
     return row[0], float(row[1])

@@ -18,6 +18,7 @@ from worker.adapters.sql import (
 )
 from worker.adapters.sql.clock import CLOCK_OPTION, Clock
 from worker.adapters.sql.errors import RepeatableError, as_store_error
+from worker.adapters.sql.lanes import Lane
 from worker.adapters.sql.postgres import PostgresBackend
 from worker.adapters.sql.schema import metadata
 from worker.adapters.sql.sqlite import SqliteBackend
@@ -42,11 +43,11 @@ class _Backend(Protocol):
         """Everything that its driver raises."""
         ...
 
-    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+    async def write(self, work: Callable[[sa.Connection], T], lane: Lane) -> T:
         """Run it in one transaction. Errors: `errors` before COMMIT, `CommitUnknownError` inside of it."""
         ...
 
-    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+    async def read(self, work: Callable[[sa.Connection], T], lane: Lane) -> T:
         """Run it on one snapshot."""
         ...
 
@@ -58,10 +59,15 @@ class _Backend(Protocol):
 class Database:
     """A database and its clock. Safe to use from one event loop; several instances may share one database."""
 
-    def __init__(self, backend: _Backend, clock: Clock, dialect: str) -> None:
+    def __init__(self, backend: _Backend, clock: Clock, dialect: str, lane: Lane = Lane.SINGLE) -> None:
         self._backend = backend
         self._clock = clock
+        self._lane = lane
         self.dialect = dialect
+
+    def on(self, lane: Lane) -> Self:
+        """Give the same database, asked on another lane. Closing either closes both."""
+        return type(self)(self._backend, self._clock, self.dialect, lane)
 
     @classmethod
     def open(
@@ -99,7 +105,8 @@ class Database:
         """Run `work(connection, …)` in one write transaction: committed when it returns, rolled back when it raises.
 
         `work` may run again from its start, so it must not change anything but the database. What it raises itself
-        passes through. On SQLite the transaction is immediate: nobody else writes meanwhile.
+        passes through. On SQLite the transaction is immediate: nobody else writes meanwhile. A caller that is cancelled
+        stops waiting; what has begun goes on to its end.
         Errors: `StoreError`; only `CommitUnknownError` leaves open whether something was written.
         """
         return await self._run(self._backend.write, partial(_call, work, args, kwargs))
@@ -124,13 +131,13 @@ class Database:
         await self._backend.close()
 
     async def _run(
-        self, run: Callable[[Callable[[sa.Connection], T]], Awaitable[T]], work: Callable[[sa.Connection], T]
+        self, run: Callable[[Callable[[sa.Connection], T], Lane], Awaitable[T]], work: Callable[[sa.Connection], T]
     ) -> T:
         tries = 0
         while True:
             tries += 1
             try:
-                return await run(work)
+                return await run(work, self._lane)
             except self._backend.errors as error:
                 failure = as_store_error(error)
             if tries == _TRIES or not isinstance(failure, RepeatableError):

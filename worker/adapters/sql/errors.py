@@ -17,6 +17,12 @@ __all__ = ["DATABASE_ERRORS", "CommitUnknownError", "RefusedError", "RepeatableE
 DATABASE_ERRORS = (sa.exc.SQLAlchemyError, OSError, OverflowError, UnicodeError)
 """What a statement can raise. Integers and texts that a driver cannot encode arrive unwrapped by SQLAlchemy."""
 
+_ENDED = frozenset({"08003", "08006", "25P03", "57P01", "57P02"})
+"""States of a connection that was there and is gone: lost, idle in a transaction for too long, ended by the server."""
+
+_CLOSED = ("28", "3D", "53", "55000")
+"""States of a server that lets nobody in, or has no room: credentials, database, resources, connections not allowed."""
+
 
 class RefusedError(StoreError):
     """The data broke a constraint or cannot be represented. Nothing was written."""
@@ -37,6 +43,8 @@ def as_store_error(error: Exception) -> StoreError:
     """Give the `StoreError` for a driver's error. Raise it outside of the `except` block, so that no context stays."""
     if isinstance(error, sa.exc.DBAPIError):
         return _from_driver(error)
+    if getattr(error, "sqlstate", None) in _ENDED:
+        return RepeatableError("disconnected")  # while it connected, where nothing wraps it
     if isinstance(error, OverflowError | UnicodeError | sa.exc.StatementError):
         return RefusedError("data")
     if isinstance(error, sa.exc.TimeoutError):
@@ -49,10 +57,12 @@ def as_store_error(error: Exception) -> StoreError:
 def _from_driver(error: sa.exc.DBAPIError) -> StoreError:
     """Read the SQLSTATE where there is one (PostgreSQL), else SQLAlchemy's class of the error."""
     state = getattr(error.orig, "sqlstate", None) or ""
-    if error.connection_invalidated or state.startswith(("08", "57P")):
+    if error.connection_invalidated or state in _ENDED or state.startswith(("08", "57P")):
         return RepeatableError("disconnected")
     if state in ("40001", "40P01"):
         return RepeatableError("conflict")
+    if state.startswith(_CLOSED):
+        return StoreError("unavailable")
     if isinstance(error, sa.exc.IntegrityError) or state.startswith("23"):
         return RefusedError("integrity")
     # asyncpg refuses an argument it cannot encode as an InterfaceError without a state.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
 from codec.vocabulary import Origin, RunStatus, TerminationReason
+from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.errors import RefusedError
+from worker.adapters.sql.lanes import Lane
 from worker.adapters.sql.rows import (
     AUDIT_COLUMNS,
     DOC_COLUMNS,
@@ -61,30 +64,69 @@ def read_run(connection: sa.Connection, uuid: str) -> RunRow | None:
 
 
 def list_runs(connection: sa.Connection, wanted: RunFilter) -> list[RunRow]:
-    """Read rows, newest first. Index: ix_run_status_uid or the primary key backwards."""
-    statement = sa.select(*RUN_COLUMNS).order_by(run.c.uid.desc()).limit(wanted.limit)
-    if wanted.statuses:
-        statement = statement.where(run.c.status.in_([status.value for status in wanted.statuses]))
-    if wanted.since is not None:
-        statement = statement.where(run.c.created_at >= wanted.since)
-    if wanted.owner is not None:
-        statement = statement.where(run.c.owner == wanted.owner)
-    if wanted.dead:
-        statement = statement.where(*_dead())
+    """Read rows, newest first. Locks nothing.
+
+    Index: with statuses ix_run_status_uid, then the primary key; else the primary key backwards (of an owner his part
+    of uq_run_owner_idempotency), so that a filter which fits few reads far.
+    """
+    statuses, conditions = _filtered(wanted)
+    if statuses is not None and wanted.limit is not None:
+        return _newest(connection, statuses, conditions, wanted.limit)
+    statement = sa.select(*RUN_COLUMNS).where(*conditions).order_by(run.c.uid.desc()).limit(wanted.limit)
+    if statuses is not None:
+        statement = statement.where(run.c.status.in_([status.value for status in statuses]))
     return [run_row(row) for row in connection.execute(statement)]
 
 
-def _dead() -> list[sa.ColumnElement[bool]]:
-    """Build the condition of a failed run that can go on: what is stored can be read, and nobody requeued it yet."""
-    later = run.alias("later")
-    requeued = sa.select(later.c.lineage_run).where(
-        later.c.origin == Origin.REQUEUE.value, later.c.lineage_run.is_not(None)
-    )
-    return [
-        run.c.status == RunStatus.FAILED.value,
-        run.c.reason != TerminationReason.CORRUPT.value,
-        run.c.uuid.not_in(requeued),
-    ]
+def _filtered(wanted: RunFilter) -> tuple[list[RunStatus] | None, list[sa.ColumnElement[bool]]]:
+    """Give the statuses to list, None for all, and the other conditions.
+
+    Dead are failed runs that can go on: what is stored can be read, and nobody requeued them yet (ix_run_lineage_run).
+    """
+    statuses = list(wanted.statuses) if wanted.statuses else None
+    conditions: list[sa.ColumnElement[bool]] = []
+    if wanted.since is not None:
+        conditions.append(run.c.created_at >= wanted.since)
+    if wanted.owner is not None:
+        conditions.append(run.c.owner == wanted.owner)
+    if wanted.lineage_run is not None:
+        conditions.append(run.c.lineage_run == wanted.lineage_run)
+    if wanted.dead:
+        later = run.alias("later")
+        requeued = sa.exists().where(later.c.lineage_run == run.c.uuid, later.c.origin == Origin.REQUEUE.value)
+        conditions += [run.c.reason != TerminationReason.CORRUPT.value, ~requeued]
+        statuses = [status for status in statuses or [RunStatus.FAILED] if status is RunStatus.FAILED]
+    return statuses, conditions
+
+
+_LISTED: Final = Batch(uid=sa.BigInteger)
+
+
+def _newest(
+    connection: sa.Connection, statuses: Iterable[RunStatus], conditions: Sequence[sa.ColumnElement[bool]], limit: int
+) -> list[RunRow]:
+    """Read the newest rows of some statuses: for each the newest uids first, then the rows of the newest of these.
+
+    Told as a range and ordered by it: with an equality, a planner may read the primary key backwards until the limit is
+    reached, which for a rare status is all of it.
+    """
+    uids: list[int] = []
+    for status in statuses:
+        found = sa.select(run.c.uid).where(run.c.status.between(status.value, status.value), *conditions)
+        ordered = found.order_by(run.c.status.desc(), run.c.uid.desc()).limit(limit)
+        uids.extend(connection.execute(ordered).scalars())
+    if not uids:
+        return []
+    newest = sorted(uids, reverse=True)[:limit]
+    parameters = _LISTED.parameters(connection.dialect.name, [(uid,) for uid in newest])
+    rows = connection.execute(_listed_statement(connection.dialect.name), parameters)
+    return [run_row(row) for row in rows]
+
+
+@cache
+def _listed_statement(dialect: str) -> sa.Select[Any]:
+    listed = _LISTED.source(dialect)
+    return sa.select(*RUN_COLUMNS).join(listed, run.c.uid == listed.c.uid).order_by(run.c.uid.desc())
 
 
 def read_entries(connection: sa.Connection, run_uid: int, after: int) -> list[EntryRow]:
@@ -112,8 +154,11 @@ def read_sources(connection: sa.Connection, run_uid: int) -> list[SourceRow]:
 
 
 def list_audit(connection: sa.Connection, run_uuid: str | None, since: float | None) -> list[AuditRow]:
-    """Read the audit, oldest first. Index: ix_audit_run or ix_audit_at."""
-    statement = sa.select(*AUDIT_COLUMNS).order_by(audit.c.uid)
+    """Read the audit, oldest first. Locks nothing.
+
+    Index: ix_audit_run or ix_audit_at. The order is that of the latter: by uid alone a planner may choose to read all.
+    """
+    statement = sa.select(*AUDIT_COLUMNS).order_by(audit.c.at, audit.c.uid)
     if run_uuid is not None:
         statement = statement.where(audit.c.run == run_uuid)
     if since is not None:
@@ -138,7 +183,7 @@ class ReadService:
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database = database.on(Lane.READS)
         self._queue: list[_Read] = []
         self._task: asyncio.Task[None] | None = None
 

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from worker.adapters.sql.errors import DATABASE_ERRORS, CommitUnknownError
+from worker.adapters.sql.lanes import Lane
 
 __all__ = ["SqliteBackend"]
 
@@ -68,7 +69,7 @@ class SqliteBackend:
             self._reads = self._engine(url, options, _READERS, "BEGIN")
             self._read_threads = ThreadPoolExecutor(_READERS, thread_name_prefix="sqlite-read")
 
-    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+    async def write(self, work: Callable[[sa.Connection], T], lane: Lane) -> T:
         """Run in the writing thread, in an immediate transaction. A cancelled caller does not stop what has begun."""
         unit = _Unit(work, Future())
         with self._guard:
@@ -79,7 +80,7 @@ class SqliteBackend:
         done: T = await asyncio.wrap_future(unit.done)
         return done
 
-    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+    async def read(self, work: Callable[[sa.Connection], T], lane: Lane) -> T:
         """Run in a reading thread; the snapshot begins with the first statement."""
         return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read, work)
 

@@ -84,6 +84,12 @@ _due = run.c.due_at.is_not(None)
 sa.Index("ix_run_due_at", run.c.due_at, postgresql_where=_due, sqlite_where=_due)
 sa.Index("ix_run_status_uid", run.c.status, run.c.uid)
 sa.Index("ix_run_configuration_uid", run.c.configuration_uid)
+# Those that somebody must close when their lease has ended: almost none, among however many are due. With the status,
+# since SQLite would else prefer the index that begins with it.
+_held = sa.and_(run.c.status == sa.literal_column("'cancelled'"), run.c.token.is_not(None))
+sa.Index("ix_run_cancelled", run.c.status, run.c.due_at, postgresql_where=_held, sqlite_where=_held)
+_followed = run.c.lineage_run.is_not(None)
+sa.Index("ix_run_lineage_run", run.c.lineage_run, postgresql_where=_followed, sqlite_where=_followed)
 
 doc: Final = sa.Table(
     "doc",

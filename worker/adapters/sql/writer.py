@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from worker.adapters.sql.claims import renew_leases
 from worker.adapters.sql.commit import commit_steps
 from worker.adapters.sql.engine import Database
-from worker.adapters.sql.errors import CommitUnknownError, RefusedError
+from worker.adapters.sql.errors import CommitUnknownError, RefusedError, RepeatableError
+from worker.adapters.sql.lanes import Lane
 from worker.ports.records import Append, Commit, Renewal
 from worker.ports.runs import StoreError
 
@@ -28,7 +29,7 @@ _MOST_STEPS: Final = 512
 _MOST_BYTES: Final = 4 * 1024 * 1024
 """Bounds of a batch. Measured: beyond 500 steps the rate hardly rises, while every step waits for the whole batch."""
 _PAUSE_S: Final = 0.2
-"""Seconds between two looks at what an interrupted COMMIT did: a restarting server is asked five times a second."""
+"""Seconds between two tries of a batch that met no database: a restarting server is asked five times a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class GroupCommitWriter:
 
     def __init__(self, database: Database, lease_s: float) -> None:
         """Write through `database`; `lease_s` is the lease that a step with `Due.LEASE` renews, in seconds."""
-        self._database = database
+        self._database = database.on(Lane.STEPS)
         self._lease_s = lease_s
         self._steps: deque[_Step] = deque()
         self._beats: list[_Beat] = []
@@ -66,8 +67,8 @@ class GroupCommitWriter:
     async def commit(self, step: Append) -> Commit:
         """Append a step; several steps of one run commit in the order of their calls.
 
-        Errors: `StoreError` of this step; `commit_unknown` when for a whole lease nobody could tell whether it was
-        written, `sequence` when its entries leave a gap.
+        Errors: `StoreError` of this step, also when the database stayed away for a whole lease; `commit_unknown` when
+        for as long nobody could tell whether it was written, `sequence` when its entries leave a gap.
         """
         if any(entry.seq != step.first + i for i, entry in enumerate(step.entries)):
             raise StoreError("sequence")
@@ -122,7 +123,11 @@ class GroupCommitWriter:
         return _Work([taken[uid] for uid in sorted(taken)], beats)
 
     async def _flush(self, work: _Work, tried_at: float | None = None) -> None:
-        """Commit a batch and tell its waiters; after an interrupted COMMIT commit it again until it is clear."""
+        """Commit a batch and tell its waiters.
+
+        While the database is away, and after an interrupted COMMIT, it is committed again for as long as a lease: what
+        waits here are replies that were paid for, and the guards see to it that nothing lands twice.
+        """
         began = time.monotonic()
         while True:
             try:
@@ -131,16 +136,15 @@ class GroupCommitWriter:
                 await self._bisect(work, error, tried_at)
                 return
             except StoreError as error:
-                if tried_at is None and not isinstance(error, CommitUnknownError):
-                    _fail(work, error)
-                    return
+                failure = error
             else:
                 _settle(work, done)
                 return
-            if tried_at is None:
-                tried_at = began
-            if time.monotonic() >= began + self._lease_s:
-                _fail(work, CommitUnknownError())
+            if isinstance(failure, CommitUnknownError):
+                tried_at = began if tried_at is None else tried_at
+            hopeless = tried_at is None and not _passes(failure)
+            if hopeless or time.monotonic() >= began + self._lease_s:
+                _fail(work, failure if tried_at is None else CommitUnknownError())
                 return
             await asyncio.sleep(_PAUSE_S)
 
@@ -156,6 +160,11 @@ class GroupCommitWriter:
             return
         for half in halves:
             await self._flush(half, tried_at)
+
+
+def _passes(failure: StoreError) -> bool:
+    """Tell whether a failure lies outside of the batch: a server that restarts, a network that is away, a deadlock."""
+    return isinstance(failure, RepeatableError) or failure.problem == "unavailable"
 
 
 @dataclass(frozen=True, slots=True)
