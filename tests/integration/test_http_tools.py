@@ -19,6 +19,7 @@ from codec.vocabulary import FailureClass, TrustZone
 from worker.adapters.tools import builtin
 from worker.adapters.tools.http import MAX_RESPONSE_BYTES, HttpSender, Timeouts
 from worker.adapters.tools.toolbox import PythonToolbox
+from worker.ports.timeliness import performing
 from worker.ports.toolbox import ToolCallInfo, ToolFault
 
 MARKER = "planted-marker"
@@ -298,3 +299,11 @@ async def test_a_slow_answer_ends_by_itself(seen: tuple[Seen, int]) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(10):
             await sender.send("GET", f"http://127.0.0.1:{seen[1]}/drip", {}, None)
+
+
+async def test_nothing_leaves_under_a_permit_that_grew_too_old_while_connecting(shop: Shop) -> None:
+    with performing(lambda: False), pytest.raises(ToolFault) as caught:
+        await shop.get(shop.url("/text"))
+
+    assert FailureClass.NOT_EXECUTED is failure(caught)
+    assert [] == shop.seen.paths

@@ -36,6 +36,7 @@ from tests.support.openai_server import (
 )
 from worker.adapters.models.openai import MAX_SENDERS, OpenAIModels, Timeouts
 from worker.ports.models import ModelRequest, Models, ModelSendError
+from worker.ports.timeliness import performing
 
 PROMPT = "marker-of-the-prompt"
 ANSWER = "marker-of-the-answer"
@@ -922,3 +923,12 @@ def test_neither_reprs_nor_the_cache_hold_a_key() -> None:
 
     assert KEY not in repr(models)
     assert KEY not in repr(models._place(permit("http://127.0.0.1:1").target)[0])
+
+
+async def test_nothing_leaves_under_a_permit_that_grew_too_old_while_connecting(
+    models: OpenAIModels, server: OpenAIServer
+) -> None:
+    with performing(lambda: False):
+        assert FailureClass.PERMIT_EXPIRED is await failure(models, server)
+
+    assert [] == server.sent

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from worker.adapters.tools.threads import EscapedError, Started, Threads
+from worker.adapters.tools.threads import EscapedError, OverdueError, Started, Threads
+from worker.ports.timeliness import performing
 
 SHADE: contextvars.ContextVar[str] = contextvars.ContextVar("SHADE", default="none")
 
@@ -108,3 +109,25 @@ def test_a_hanging_function_does_not_outlive_its_loop_in_the_way() -> None:
     open_gate.set()
     for thread in left:
         thread.join(10)
+
+
+async def test_a_function_is_not_begun_when_its_place_comes_too_late_for_the_permit() -> None:
+    begun: list[str] = []
+    threads, started, busy = Threads(1), Started(), threading.Event()
+    holding = asyncio.ensure_future(threads.run(busy.wait, Started()))
+    permitted = [True]
+
+    async def late() -> None:
+        with performing(lambda: permitted[0]):
+            await threads.run(lambda: begun.append("late"), started)
+
+    waiting = asyncio.ensure_future(late())
+    await asyncio.sleep(0)
+    permitted[0] = False
+    busy.set()
+    await holding
+    with pytest.raises(OverdueError):
+        await waiting
+
+    assert ([], False) == (begun, started.begun)
+    assert 7 == await threads.run(lambda: 7, Started())
