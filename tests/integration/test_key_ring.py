@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from tests.support.stores import FILES, new_run, open_database
 from worker.adapters.sealing import KeyRing, KeyRingError
+from worker.adapters.sql import keys
 from worker.adapters.sql.create import create_run
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.keys import ensure_ring, holds_sealed, verify_ring
@@ -62,6 +63,17 @@ async def test_many_first_starts_end_with_one_ring(database: Database, path: Pat
 
     assert [rings[0]] * 5 == rings
     assert [rings[0].active] == await active(database)
+
+
+async def test_a_start_that_is_overtaken_takes_the_ring_of_the_other(
+    database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saw no file; by the time it looks into the database, another one has made and registered the ring."""
+    ring = await ensure_ring(database, path)
+    look, seen = keys._load_if_there, iter([None])
+    monkeypatch.setattr(keys, "_load_if_there", lambda path: next(seen, look(path)))
+
+    assert ring == await ensure_ring(database, path)
 
 
 @pytest.mark.parametrize("sealed", [True, False])

@@ -33,10 +33,20 @@ async def ensure_ring(database: Database, path: Path) -> KeyRing:
     """
     ring = _load_if_there(path)
     if ring is None:
-        await database.read(_refuse_new_ring, path)
-        ring = _create_or_load(path)
+        ring = await _first_ring(database, path)
     await database.transact(register_ring, ring)
     return ring
+
+
+async def _first_ring(database: Database, path: Path) -> KeyRing:
+    try:
+        await database.read(_refuse_new_ring, path)
+    except KeyRingError:
+        ring = _load_if_there(path)
+        if ring is None:
+            raise
+        return ring  # another process made and registered it between our look at the file and that at the database
+    return _create_or_load(path)
 
 
 def register_ring(connection: sa.Connection, ring: KeyRing) -> None:
