@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -23,14 +24,22 @@ RUNS = 24
 KILLS = 275
 
 
-async def drive(store: SqlRunStore, held: Claimed, stop: asyncio.Event) -> list[bytes]:
-    """Commit steps one after the other, each once; gives what they carried."""
-    carried: list[bytes] = []
-    while not stop.is_set():
-        carried.append(f"{held.row.uid}:{len(carried)}".encode())
-        step = append(held, len(carried), entries=(entry(len(carried), payload=carried[-1]),))
-        assert CommitStatus.COMMITTED == (await store.commit(step)).status
-    return carried
+class Load:
+    """Runs that are driven; `committed` is set whenever one of them got on."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.committed = asyncio.Event()
+
+    async def drive(self, store: SqlRunStore, held: Claimed) -> list[bytes]:
+        """Commit steps one after the other, each once; gives what they carried."""
+        carried: list[bytes] = []
+        while not self.stop.is_set():
+            carried.append(f"{held.row.uid}:{len(carried)}".encode())
+            step = append(held, len(carried), entries=(entry(len(carried), payload=carried[-1]),))
+            assert CommitStatus.COMMITTED == (await store.commit(step)).status
+            self.committed.set()
+        return carried
 
 
 async def repeat(work: Callable[[], Awaitable[object]], stop: asyncio.Event) -> Counter[str]:
@@ -46,15 +55,18 @@ async def repeat(work: Callable[[], Awaitable[object]], stop: asyncio.Event) -> 
     return ends
 
 
-async def end_backends(url: str, wanted: int) -> int:
-    """End server processes of a database, two at a time, until it were so many."""
-    name, ended = url.rsplit("/", 1)[1], 0
+async def end_backends(url: str, wanted: int, load: Load | None = None) -> int:
+    """End server processes of a database, two at a time, until it were so many; in between the load gets on a bit."""
+    name, ended, chance = url.rsplit("/", 1)[1], 0, random.Random(3)
     connection = await import_module("asyncpg").connect(server().url)
     chosen = "SELECT pid FROM pg_stat_activity WHERE datname = $1 ORDER BY random() LIMIT 2"
     try:
         while ended < wanted:
             ended += await connection.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM ({chosen}) c", name)
-            await asyncio.sleep(0.02)
+            if load is not None:
+                load.committed.clear()
+                await load.committed.wait()
+                await asyncio.sleep(chance.random() * 0.01)
     finally:
         await connection.close()
     return ended
@@ -67,8 +79,9 @@ async def test_ended_connections_neither_lose_nor_repeat_a_step() -> None:
             for _ in range(RUNS):
                 await created(store)
             held = await claim(store, RUNS)
-            stop = asyncio.Event()
-            driving = [asyncio.create_task(drive(store, one, stop)) for one in held]
+            load = Load()
+            stop = load.stop
+            driving = [asyncio.create_task(load.drive(store, one)) for one in held]
             singles = [
                 asyncio.create_task(repeat(lambda: created(store), stop)),
                 asyncio.create_task(repeat(lambda: store.entries(held[0].row.uid), stop)),
@@ -76,7 +89,7 @@ async def test_ended_connections_neither_lose_nor_repeat_a_step() -> None:
             ]
 
             try:
-                assert await end_backends(url, KILLS) >= KILLS
+                assert await end_backends(url, KILLS, load) >= KILLS
             finally:
                 stop.set()
 
