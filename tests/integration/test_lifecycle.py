@@ -963,13 +963,14 @@ async def test_rights_that_went_between_enqueue_and_composing_end_the_run(tmp_pa
 
 async def test_a_failed_run_is_continued_once(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
-        world.script(reply("", fail={"status": 400, "times": 1}), reply("done"))
+        world.script(reply("done", fail={"status": 400, "times": 1}))
         uuid = (await world.run()).uuid
-        await world.runtime.requeue(LOCAL, uuid, via="test")
+        again = await world.runtime.requeue(LOCAL, uuid, via="test")
 
         with pytest.raises(ConflictError) as refused:
             await world.runtime.requeue(LOCAL, uuid, via="test")
         assert "already_requeued" == refused.value.code
+        assert "done" == (await world.rest(again.uuid)).answer
 
 
 async def test_a_process_that_was_paused_keeps_its_own_runs(tmp_path: Path) -> None:
