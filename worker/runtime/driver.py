@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -89,20 +89,27 @@ class Segment:
                 return [self._event(task) for task in done]
             if hold.cancelled:
                 return await self._closing([])
-            waiter = asyncio.ensure_future(hold.attention.wait())
-            await asyncio.wait([*self._flights, waiter], return_when=asyncio.FIRST_COMPLETED)
+            await self._until(*self._flights)
+
+    async def _until(self, *tasks: asyncio.Future[Any]) -> None:
+        """Wait until one of the tasks is done or the process wants this run's attention."""
+        waiter = asyncio.ensure_future(self._hold.attention.wait())
+        try:
+            await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
+        finally:
             waiter.cancel()
-            hold.attention.clear()
+            self._hold.attention.clear()
 
     async def _advance(self, events: list[Event], follow: Follow | None) -> bool:
         """Compute, take a slot, commit, perform. False when the run is no longer ours."""
         while events:
-            if follow is not None and self._hold.draining:
-                # Folding an answer and then giving the run up would spend the answer on nothing.
-                await self._parts.store.give_back(self._hold.row.uid, self._hold.token, self._hold.row.cause)
-                return False
             steps = self._compute(events, follow)
             slot = await self._slot(steps)
+            if follow is not None and self._hold.draining:
+                # Folding an answer and then giving the run up would spend the answer on nothing.
+                _give_back(slot)
+                await self._parts.store.give_back(self._hold.row.uid, self._hold.token, self._hold.row.cause)
+                return False
             release = self._releases(steps[-1].result.state) or self._hold.yielding
             append = append_of(
                 self._hold, self._parts.sealer, steps, retry_s=self._parts.figures.retry_s, release=release
@@ -138,16 +145,13 @@ class Segment:
         slot = self._slots.take(target)
         if slot is not None:
             return slot
-        if any(not isinstance(s.event, RunStarted | RunResumed | PolicyReplaced) for s in steps):
+        if any(isinstance(s.event, ModelReplied | ModelFailed | ToolReturned | ToolFailed) for s in steps):
             hold.yielding = True
             return None
         taking = asyncio.ensure_future(self._slots.acquire(target))
         try:
             while not (taking.done() or hold.interrupted):
-                waiter = asyncio.ensure_future(hold.attention.wait())
-                await asyncio.wait([taking, waiter], return_when=asyncio.FIRST_COMPLETED)
-                waiter.cancel()
-                hold.attention.clear()
+                await self._until(taking)
         except asyncio.CancelledError:
             _abandon(taking)
             raise
