@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ from worker.runtime.errors import (
     NotFoundError,
     UnavailableError,
 )
+from worker.runtime.journalling import entry_link
 
 REFUND: Final = call("refund_order", order=7)
 
@@ -1004,6 +1006,25 @@ async def test_a_result_is_stored_before_the_run_waits_for_a_slot(tmp_path: Path
             return "tool_returned" in await world.kinds(asked)
 
         await eventually(stored, "the result is stored")
-        assert RunStatus.RUNNING is (await world.row(other)).status
+        assert (RunStatus.RUNNING, 1) == ((await world.row(other)).status, len(world.sent(asked)))
         assert ("slow", "slow") == ((await world.rest(asked)).answer, (await world.rest(other)).answer)
         assert (1, 2) == (len(world.executed()), len(world.sent(asked)))
+
+
+async def test_a_column_that_was_changed_with_the_chain_computed_anew_is_found(tmp_path: Path) -> None:
+    async with open_world(tmp_path, checks=False) as world:
+        world.script(reply("done"))
+        uuid = (await world.run()).uuid
+        entries = await world.journal(uuid)
+        forged = replace(entries[0], meta=entries[0].meta.replace("house", "other"))
+        head = entry_link(uuid, forged.token, forged)
+        second = replace(entries[1], prev=head)
+        await world.alter(
+            "UPDATE journal SET meta = :meta WHERE run_uid = :uid AND seq = 1", meta=forged.meta, uid=row.uid
+        )
+        await world.alter("UPDATE journal SET prev = :prev WHERE run_uid = :uid AND seq = 2", prev=head, uid=row.uid)
+        await world.alter("UPDATE run SET head = :head", head=entry_link(uuid, second.token, second))
+        report = await world.runtime.replay(LOCAL, uuid)
+
+        assert 2 == len(entries) and forged.meta != entries[0].meta
+        assert report.divergence is not None and (1, "damaged") == (report.divergence.sequence, report.divergence.cause)
