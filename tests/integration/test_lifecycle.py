@@ -1019,10 +1019,8 @@ async def test_a_column_that_was_changed_with_the_chain_computed_anew_is_found(t
         forged = replace(entries[0], meta=entries[0].meta.replace("house", "other"))
         head = entry_link(uuid, forged.token, forged)
         second = replace(entries[1], prev=head)
-        await world.alter(
-            "UPDATE journal SET meta = :meta WHERE run_uid = :uid AND seq = 1", meta=forged.meta, uid=row.uid
-        )
-        await world.alter("UPDATE journal SET prev = :prev WHERE run_uid = :uid AND seq = 2", prev=head, uid=row.uid)
+        await world.alter("UPDATE journal SET meta = :meta WHERE seq = 1", meta=forged.meta)
+        await world.alter("UPDATE journal SET prev = :prev WHERE seq = 2", prev=head)
         await world.alter("UPDATE run SET head = :head", head=entry_link(uuid, second.token, second))
         report = await world.runtime.replay(LOCAL, uuid)
 
