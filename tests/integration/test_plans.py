@@ -40,16 +40,18 @@ from worker.adapters.sql.claims import (
 from worker.adapters.sql.commit import commit_steps
 from worker.adapters.sql.create import create_run
 from worker.adapters.sql.engine import Database
-from worker.adapters.sql.inbox import cancel_run, close_run, retry_blocked_run, store_answer
+from worker.adapters.sql.inbox import Given, store_answers
 from worker.adapters.sql.migrate import migrate
+from worker.adapters.sql.people import cancel_run, close_run, retry_blocked_run
 from worker.adapters.sql.reads import (
     list_audit,
     list_runs,
     read_answer,
     read_document,
     read_entries,
-    read_run,
     read_sources,
+    runs_of,
+    stored_of,
 )
 from worker.adapters.sql.tables import exposure as exposure_table
 from worker.ports.records import Append, Document, Due, RunFilter, RunRow, SourceRow
@@ -248,7 +250,7 @@ PLANS: Final[dict[str, tuple[Callable[[sa.Connection], object], tuple[str, ...]]
     "block": (lambda c: block_run(c, RUNNING, "t1", "{}"), ("pk_run",)),
     "give back": (lambda c: give_back_run(c, RUNNING, "t1", None), ("pk_run",)),
     "answer": (
-        lambda c: store_answer(c, ASKING, inbox_row(), audit_row(), replace=False),
+        lambda c: store_answers(c, [Given(ASKING, inbox_row(), audit_row(), replace=True)]),
         ("pk_run", "pk_inbox"),
     ),
     "retry": (lambda c: retry_blocked_run(c, ASKING, audit_row()), ("pk_run",)),
@@ -256,7 +258,8 @@ PLANS: Final[dict[str, tuple[Callable[[sa.Connection], object], tuple[str, ...]]
     "close": (lambda c: close_run(c, ROW, entry(3), b"", audit_row()), ("pk_run",)),
     "create": (lambda c: create_run(c, new_run(idempotency="k")), ()),
     "same key": (_create_twice, ("uq_run_owner_idempotency",)),
-    "run": (lambda c: read_run(c, "run-7"), ("uq_run_uuid",)),
+    "run": (lambda c: runs_of(c, ["run-7", "run-9"]), ("uq_run_uuid",)),
+    "stored": (lambda c: stored_of(c, [7, 9]), ("pk_run", "pk_doc", "pk_journal", "pk_inbox")),
     "entries": (lambda c: read_entries(c, 7, 0), ("pk_journal",)),
     "document": (lambda c: read_document(c, 7, "state"), ("pk_doc",)),
     "inbox": (lambda c: read_answer(c, 7, "q0"), ("pk_inbox",)),

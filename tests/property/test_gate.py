@@ -16,11 +16,12 @@ from codec.request import RunAugmentation
 from codec.suspended import CarriedSource
 from codec.vocabulary import DeclaredClass, Enforcement, SourceKind, SourceOrigin, TrustZone, Verdict
 from tests.support.builders import PEOPLE, facts, fallback, provider, request, source, texts, tool
+from tests.support.composing import composing_sources
 from tests.support.strategies import CLASSES, ZONES, policies
 from worker.core.assembly import assemble
 from worker.core.gate import decide, decide_egress, explain_refusal, fixes, permit
 from worker.core.offering import offer
-from worker.core.sources import carried_sources, classify, composing_sources, dropped_forced, gone_carried
+from worker.core.sources import carried_sources, classify, dropped_forced, gone_carried
 from worker.core.zones import class_rank, permits, strictest, zone_of
 
 Class, Zone = DeclaredClass, TrustZone
@@ -510,7 +511,7 @@ def test_a_tie_names_the_same_source_before_and_after_the_run_waited() -> None:
     policy = facts(zone=GLOBAL, sources=(off, on), skills=(1, 2))
 
     before = composed(policy)
-    after = decide(policy, carried_sources(policy, [carried(on, SourceOrigin.CONFIGURATION)]), 1)
+    after = decide(policy, carried_sources(policy, (carried(on, SourceOrigin.CONFIGURATION),)), 1)
 
     assert 'skill "skill-2"' == before.source == after.source
 

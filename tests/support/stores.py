@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus
 from tests.support.postgres import server

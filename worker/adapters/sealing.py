@@ -2,7 +2,7 @@
 
     KeyRingError             the ring's file cannot be used; the message names the file and the fault, never a key
 
-Sealed bytes: one byte of format (1 plain, 2 zstd), 12 bytes of nonce, ciphertext with its tag. The associated data is
+Sealed bytes: one byte of format (that of `packing`), 12 bytes of nonce, ciphertext with its tag. The associated data is
 the format, purpose, owner and index, each with its length before it, so that no two places share one.
 """
 
@@ -16,7 +16,6 @@ import os
 import secrets
 import stat
 import struct
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -30,24 +29,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
+from worker.adapters.packing import MOST_BYTES, pack, unpack
 from worker.ports.sealing import KeyUnavailableError, SealBrokenError, SealingError, WrappedKey
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 __all__ = ["KeyRing", "KeyRingError", "RingSealer", "check_value"]
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
-_PLAIN: Final = 1
-_ZSTD: Final = 2
-_ZSTD_LEVEL: Final = 1
-_ZSTD_FROM: Final = 512
-"""Bytes. Below, zstd saves little more than its own header."""
-_MOST_BYTES: Final = 64 * 1024 * 1024
-"""What may be sealed, and what a sealed text may unfold to. A state has at most some MiB; more is a fault or a bomb."""
 _RING_VERSION: Final = 1
 _UNWRAPPED: Final = 1024
 """Data keys kept unwrapped: as many as a process drives runs."""
@@ -215,13 +203,9 @@ class RingSealer:
 
     def seal(self, key: bytes, purpose: str, owner: str, index: str, data: bytes) -> bytes:
         """See the port. Errors: `SealingError` for more than 64 MiB."""
-        if len(data) > _MOST_BYTES:
-            raise SealingError(f"more than {_MOST_BYTES} bytes cannot be sealed")
-        form = _PLAIN
-        if len(data) >= _ZSTD_FROM:
-            packed = zstd.compress(data, level=_ZSTD_LEVEL)
-            if len(packed) < len(data):
-                form, data = _ZSTD, packed
+        if len(data) > MOST_BYTES:
+            raise SealingError(f"more than {MOST_BYTES} bytes cannot be sealed")
+        form, data = pack(data)
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return bytes((form,)) + nonce + AESGCM(key).encrypt(nonce, data, _place(form, purpose, owner, index))
 
@@ -233,9 +217,7 @@ class RingSealer:
             data = AESGCM(key).decrypt(nonce, ciphertext, _place(form, purpose, owner, index))
         except (InvalidTag, ValueError):
             raise SealBrokenError(purpose) from None
-        if form == _PLAIN:
-            return data
-        unpacked = _unpack(data) if form == _ZSTD else None
+        unpacked = unpack(form, data)
         if unpacked is None:
             raise SealBrokenError(purpose)
         return unpacked
@@ -257,14 +239,3 @@ def _place(form: int, purpose: str, owner: str, index: str) -> bytes:
 
 def _prefixed(part: bytes) -> bytes:
     return struct.pack(">I", len(part)) + part
-
-
-def _unpack(data: bytes) -> bytes | None:
-    """Unfold one zstd frame; None when it is none, is cut, is followed by something, or grows beyond the bound."""
-    unpacker = zstd.ZstdDecompressor()
-    try:
-        unpacked = unpacker.decompress(data, max_length=_MOST_BYTES + 1)
-    except zstd.ZstdError:
-        return None
-    whole = unpacker.eof and not unpacker.unused_data and len(unpacked) <= _MOST_BYTES
-    return unpacked if whole else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Final
 
 import msgspec
@@ -64,5 +63,5 @@ def shown_event(event: dict[str, Any], privacy: Privacy) -> dict[str, Any]:
 
 def audit_document(row: AuditRow) -> dict[str, Any]:
     """Give one row of the audit, in the order of its contract."""
-    given = {field.name: getattr(row, field.name) for field in fields(row)}
+    given = msgspec.structs.asdict(row)
     return {name: given[name] for name in _AUDIT_ORDER}

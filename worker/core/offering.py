@@ -12,6 +12,7 @@ from codec.facts import Facts, ToolFacts
 from codec.vocabulary import DeclaredClass, Enforcement, SourceKind, TrustZone, Verdict
 from worker.core.gate import decide_egress
 from worker.core.hosts import DestinationError, read_url, zone_of_host
+from worker.core.remembering import remembered
 from worker.core.sources import Source
 from worker.core.zones import CEILING, permits, zone_of
 
@@ -41,6 +42,7 @@ def is_admin(actor: LiveActor) -> bool:
     return actor.enabled and actor.admin
 
 
+@remembered
 def offer(facts: Facts, allowed: tuple[str, ...] | None) -> Offer:
     """Give the tools for a send.
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from codec.facts import ConfigurationFacts, Facts, SourceFacts
 from codec.suspended import CarriedSource, DroppedSource
 from codec.vocabulary import DeclaredClass, DroppedWhen, DropReason, SourceKind, SourceOrigin
+from worker.core.remembering import remembered
 from worker.core.zones import class_rank, strictest
 
-__all__ = ["Classified", "Source", "carried_sources", "classify", "composing_sources", "dropped_forced", "gone_carried"]
+__all__ = ["Classified", "Source", "carried_sources", "classify", "dropped_forced", "gone_carried"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +44,8 @@ def classify(sources: Iterable[Source]) -> Classified | None:
     return found
 
 
-def composing_sources(
-    facts: Facts, forced_snippets: Iterable[int], forced_skills: Iterable[int], *, override: bool = False
-) -> tuple[Source, ...]:
-    """Give what a run would carry if it were composed now, in composition order, without duplicates."""
-    configuration = facts.configuration
-    if configuration is None:
-        return ()
-    found = [*_live_prompt(configuration, override=override), *_own(facts, configuration)]
-    seen = {(s.kind, s.uid) for s in found}
-    for kind, uids in ((SourceKind.SNIPPET, forced_snippets), (SourceKind.SKILL, forced_skills)):
-        for uid in uids:
-            record = _find(facts, kind, uid)
-            if record is not None and record.active and (kind, uid) not in seen:
-                seen.add((kind, uid))
-                found.append(_of(record, SourceOrigin.FORCED))
-    return tuple(found)
-
-
-def carried_sources(facts: Facts, carried: Iterable[CarriedSource]) -> tuple[Source, ...]:
+@remembered
+def carried_sources(facts: Facts, carried: tuple[CarriedSource, ...]) -> tuple[Source, ...]:
     """Give what counts for a run that was composed: what it carries, and the live configuration's own sources.
 
     A carried source counts while its record lives, deactivated or detached too, with its live class; if its text was
@@ -74,7 +58,7 @@ def carried_sources(facts: Facts, carried: Iterable[CarriedSource]) -> tuple[Sou
     live: list[Source] = []
     if configuration is not None:
         if not any(prompt.uid == configuration.uid for prompt in prompts):
-            prompts += _live_prompt(configuration, override=False)
+            prompts += _live_prompt(configuration)
         live = list(_own(facts, configuration))
     ordered = [
         *prompts,
@@ -116,19 +100,9 @@ def _of(record: SourceFacts, origin: SourceOrigin) -> Source:
     return Source(kind=record.kind, uid=record.uid, name=name, declared=record.declared, origin=origin)
 
 
-def _live_prompt(configuration: ConfigurationFacts, *, override: bool) -> Iterator[Source]:
+def _live_prompt(configuration: ConfigurationFacts) -> Iterator[Source]:
     declared = configuration.prompt_class
-    if declared is None:
-        return
-    if override:
-        yield Source(
-            kind=SourceKind.PROMPT_OVERRIDE,
-            uid=configuration.uid,
-            name="system prompt override",
-            declared=declared,
-            origin=SourceOrigin.OVERRIDE,
-        )
-    elif configuration.prompt_hash is not None:
+    if declared is not None and configuration.prompt_hash is not None:
         yield Source(
             kind=SourceKind.SYSTEM_PROMPT,
             uid=configuration.uid,

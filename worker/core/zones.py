@@ -11,6 +11,7 @@ from typing import Final
 
 from codec.facts import Facts, ProviderFacts, RouteFacts
 from codec.vocabulary import DeclaredClass, TrustZone
+from worker.core.remembering import remembered
 
 __all__ = ["CEILING", "ZoneView", "class_rank", "least_trusted", "permits", "provider_of", "strictest", "zone_of"]
 
@@ -63,6 +64,7 @@ def provider_of(facts: Facts, route: RouteFacts | None) -> ProviderFacts | None:
     return next((p for p in facts.providers if p.uid == route.provider), None)
 
 
+@remembered
 def zone_of(facts: Facts) -> ZoneView:
     """Give the least trusted zone that the run can reach: the configuration's provider and its chain, one level deep.
 

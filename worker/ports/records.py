@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus, TerminationReason
 
@@ -23,6 +24,7 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "SourceRow",
+    "Stored",
     "StoredAnswer",
 ]
 
@@ -46,8 +48,7 @@ class CommitStatus(StrEnum):
     POLICY_MOVED = "policy_moved"  # the catalogue's version is another; nothing was written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRow:
+class EntryRow(msgspec.Struct, frozen=True, kw_only=True):
     """One journal row. `meta` is JSON without content; `prev` is the chain's value before this entry.
 
     `at` and `token` are filled when read.
@@ -64,8 +65,7 @@ class EntryRow:
     token: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed document of a run: kind `request`, `state` (the last snapshot) or `base` (where a requeued run began).
 
     `seq` is the last journal entry that a snapshot includes.
@@ -77,8 +77,7 @@ class Document:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRow:
+class SourceRow(msgspec.Struct, frozen=True, kw_only=True):
     """A carried source, in the clear for inbox verdicts and impact."""
 
     kind: str
@@ -89,8 +88,7 @@ class SourceRow:
     text_hash: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposureWrite:
+class ExposureWrite(msgspec.Struct, frozen=True, kw_only=True):
     """Source text and a provider: upserted by (run, kind, uid, data_class, provider, model, zone).
 
     `sends` is added (0 for an answer to an earlier send); a state only ever rises possible → failed → answered, except
@@ -111,8 +109,7 @@ class ExposureWrite:
     sends: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the audit; every field is a name, a class or a stable word."""
 
     decision: str
@@ -131,8 +128,7 @@ class AuditRow:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class Append(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one run, committed whole or not at all.
 
     Shape: `entries` continue at `first` without a gap; guarded by (run_uid, token, seq = first - 1). `policy` None =
@@ -182,8 +178,7 @@ class Append:
         return sum(len(e.payload) for e in self.entries) + sum(len(d.payload) for d in self.documents)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an append; `policy` is the version that was found when it was POLICY_MOVED.
 
     Units: `at` is the monotonic clock of this process, in seconds, just before the transaction read the version: no
@@ -195,8 +190,7 @@ class Commit:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run's first row. With `idempotency` (keyed hash of the key) a second one of the same owner is not written.
 
     `body` is a keyed hash of what was asked. `claim` = the row is written as running under this token and holder, for a
@@ -224,8 +218,7 @@ class NewRun:
     sources: tuple[SourceRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The hot row as read. Content-free."""
 
     uid: int
@@ -265,8 +258,7 @@ class RunRow:
     finished_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """A run that this process now holds. `was` is the status before; `expired` says its open question ran out."""
 
     row: RunRow
@@ -275,8 +267,7 @@ class Claimed:
     expired: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
+class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a heartbeat for one run."""
 
     run_uid: int
@@ -284,8 +275,7 @@ class Renewal:
     cancelled: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxRow:
+class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that waits for the next segment, sealed."""
 
     question: str
@@ -296,16 +286,28 @@ class InboxRow:
     consumed_seq: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAnswer:
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run stands on, all of one moment: its documents, the entries after the newest snapshot, and the answer to
+    its open question that no entry consumed yet. The request is among the documents as long as there is no entry.
+    """
+
+    documents: tuple[Document, ...]
+    entries: tuple[EntryRow, ...]
+    answer: InboxRow | None
+
+    def document(self, kind: str) -> Document | None:
+        """Give the document of a kind."""
+        return next((document for document in self.documents if document.kind == kind), None)
+
+
+class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an answer was stored. `problem` is None when it was, else not_waiting, stale, expired or answered."""
 
     problem: str | None = None
     decided_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What to list: newest first. `limit` None = all. `dead` = failed runs that a person may requeue;
     `lineage_run` = those that continue this one."""
 

@@ -23,10 +23,11 @@ from worker.ports.records import (
     RunFilter,
     RunRow,
     SourceRow,
+    Stored,
     StoredAnswer,
 )
 
-__all__ = ["Audit", "RunStore", "StoreError"]
+__all__ = ["Audit", "BorrowError", "RunStore", "StoreError"]
 
 
 class StoreError(Exception):
@@ -35,6 +36,14 @@ class StoreError(Exception):
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
+
+
+class BorrowError(StoreError):
+    """A connection of the caller's cannot be used for a run; nothing was written, the transaction is as it was.
+
+    `problem`: unsupported, no_transaction (autocommit), aborted (its transaction has failed), closed, other_thread,
+    other_database (no tables of ours, or another installation's), not_permitted (read-only, or without the rights).
+    """
 
 
 class Audit(Protocol):
@@ -54,6 +63,20 @@ class RunStore(Audit, Protocol):
 
     async def create(self, run: NewRun) -> tuple[RunRow, bool]:
         """Write a run; gives its row and whether it is new (False: the idempotency key was used, see `body`)."""
+        ...
+
+    async def create_in(self, connection: object, run: NewRun) -> tuple[RunRow, bool]:
+        """Write a run in the transaction that is open on a caller's connection, as `create` does in one of its own.
+
+        Nothing is committed or rolled back: the run is there when the caller commits. It is written whole or not at
+        all, and whatever is raised, the transaction goes on. A sync connection is used on the calling thread.
+        Errors: `BorrowError`; `StoreError`, of which `busy` and `conflict` (a deadlock, a snapshot that is too old)
+        mean that the caller's transaction should be repeated.
+        """
+        ...
+
+    def create_in_blocking(self, connection: object, run: NewRun) -> tuple[RunRow, bool]:
+        """Do the same, for a sync connection alone, without an event loop. May be called on any thread."""
         ...
 
     async def commit(self, step: Append) -> Commit:
@@ -99,6 +122,10 @@ class RunStore(Audit, Protocol):
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """Rows, newest first. Never opens a payload."""
+        ...
+
+    async def stored(self, run_uid: int) -> Stored:
+        """What a run stands on. Of a run that is not there: nothing."""
         ...
 
     async def entries(self, run_uid: int, after: int = 0) -> list[EntryRow]:

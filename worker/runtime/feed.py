@@ -24,6 +24,14 @@ __all__ = ["Composed", "PolicyFeed"]
 
 _TRIES: Final = 20
 """Attempts to read texts and snapshot of the same version; more means an editor that writes without pause."""
+_FACTS: Final = 1024
+"""Sets of facts that are kept, all of one snapshot."""
+_TEXTS: Final = 64
+"""Compositions whose texts are kept, all of one version: what many runs of a configuration inject is read once."""
+
+
+_Composition = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""A configuration and the snippets and skills to inject, by uid."""
 
 
 class Composed:
@@ -46,6 +54,10 @@ class PolicyFeed:
         self._sealer = sealer
         self._snapshot: CatalogueSnapshot | None = None
         self._reading: asyncio.Task[CatalogueSnapshot] | None = None
+        self._facts: dict[tuple[int, Actor, tuple[int, ...], tuple[int, ...]], Facts] = {}
+        self._facts_of: CatalogueSnapshot | None = None
+        self._texts: dict[_Composition, tuple[SourceText, ...]] = {}
+        self._texts_of = 0  # the version that they belong to
 
     async def current(self) -> CatalogueSnapshot:
         """The live snapshot. Callers that come while one read is under way share the next."""
@@ -79,10 +91,16 @@ class PolicyFeed:
         snippets: Iterable[int],
         skills: Iterable[int],
     ) -> Facts:
-        """The facts of one run in a snapshot."""
-        return facts_for(
-            snapshot, self._tools, configuration=configuration, owner=owner, snippets=snippets, skills=skills
-        )
+        """The facts of one run in a snapshot; the same object for all runs to which the same applies."""
+        if self._facts_of is not snapshot or len(self._facts) >= _FACTS:
+            self._facts_of, self._facts = snapshot, {}
+        place = (configuration, owner, tuple(snippets), tuple(skills))
+        found = self._facts.get(place)
+        if found is None:
+            found = self._facts[place] = facts_for(
+                snapshot, self._tools, configuration=configuration, owner=owner, snippets=place[2], skills=place[3]
+            )
+        return found
 
     async def compose(self, request: AgentRunRequest) -> Composed:
         """Facts and texts of one version, for a run that is composed now.
@@ -101,10 +119,9 @@ class PolicyFeed:
             if facts.configuration is None or not facts.readable:
                 return Composed(facts, Texts(), snapshot.version)
             own = facts.configuration
+            wanted = (configuration, (*own.snippets, *snippets), (*own.skills, *skills))
             try:
-                version, texts = await self._catalogue.texts(
-                    configuration, (*own.snippets, *snippets), (*own.skills, *skills)
-                )
+                version, texts = await self._texts_at(snapshot.version, wanted)
             except StoreError as error:
                 if error.problem != "unreadable":
                     raise
@@ -114,6 +131,16 @@ class PolicyFeed:
             if version == snapshot.version:
                 return Composed(facts, Texts(sources=texts + self._override(request)), version)
         raise UnavailableError("catalogue_busy", "the catalogue changes faster than it can be read")
+
+    async def _texts_at(self, version: int, wanted: _Composition) -> tuple[int, tuple[SourceText, ...]]:
+        """Give texts and the version they belong to. Those of a version never change, so they are read once."""
+        if self._texts_of == version and wanted in self._texts:
+            return version, self._texts[wanted]
+        read, texts = await self._catalogue.texts(*wanted)
+        if self._texts_of != read or len(self._texts) >= _TEXTS:
+            self._texts_of, self._texts = read, {}
+        self._texts[wanted] = texts
+        return read, texts
 
     def _override(self, request: AgentRunRequest) -> tuple[SourceText, ...]:
         text = None if request.augmentation is None else request.augmentation.system_prompt_override

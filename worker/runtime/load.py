@@ -17,7 +17,7 @@ from codec.vocabulary import Phase
 from worker.core.chain import GENESIS
 from worker.core.errors import ProtocolError
 from worker.core.replay import fold
-from worker.ports.records import Document, EntryRow, InboxRow, RunRow
+from worker.ports.records import Document, EntryRow, InboxRow, RunRow, Stored
 from worker.ports.sealing import SealBrokenError, Sealer
 from worker.runtime.journalling import entry_link, entry_place, state_place
 from worker.runtime.parts import Parts
@@ -29,10 +29,10 @@ __all__ = [
     "damaged_at",
     "entry_at",
     "journal_of",
-    "load_answer",
     "load_held",
     "load_request",
     "load_state",
+    "open_answer",
 ]
 
 
@@ -58,7 +58,10 @@ class Journal:
 
 async def load_request(parts: Parts, row: RunRow, key: bytes) -> AgentRunRequest:
     """Read the queued request. Errors: `UnreadableError`; `SchemaTooNewError` leaves it in place."""
-    document = await parts.store.document(row.uid, "request")
+    return _request(parts, row, key, await parts.store.document(row.uid, "request"))
+
+
+def _request(parts: Parts, row: RunRow, key: bytes, document: Document | None) -> AgentRunRequest:
     if document is None:
         raise UnreadableError("request")
     try:
@@ -75,24 +78,35 @@ async def load_request(parts: Parts, row: RunRow, key: bytes) -> AgentRunRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A held run's state. `drained` = its last segment released it with its last commands unperformed."""
+    """A held run as it is stored.
+
+    Shape: a run that was not composed yet has no `state` and a `request`. `answer` waits in the inbox, unopened.
+    `drained` = its last segment released it with its last commands unperformed.
+    """
 
     state: SuspendedRunState | None
+    request: AgentRunRequest | None
+    answer: InboxRow | None
     drained: bool
 
 
 async def load_held(parts: Parts, row: RunRow, key: bytes) -> Loaded:
-    """Rebuild the state of a run whose lease is ours: its journal stands still, and its chain must end in the head.
+    """Load a run whose lease is ours: its journal stands still, and its chain must end in the head.
 
     A snapshot of a working phase is written by a drain and by nothing else, so one that is the newest there is says
     that nothing was performed since; it is sealed with its sequence. Errors: `UnreadableError`, `SchemaTooNewError`.
     """
-    base, after = await _snapshot(parts, row, key)
-    rows = await parts.store.entries(row.uid, after)
-    _must_be_whole(row, rows, after)
+    stored = await parts.store.stored(row.uid)
+    base, after = _snapshot(parts, row, key, stored)
+    _must_be_whole(row, stored.entries, after)
+    state = _folded(parts, row, key, base, stored.entries)
     working = base is not None and base.phase in (Phase.MODEL, Phase.TOOLS)
-    drained = working and after > 0 and not rows
-    return Loaded(state=_folded(parts, row, key, base, rows), drained=drained)
+    return Loaded(
+        state=state,
+        request=_request(parts, row, key, stored.document("request")) if state is None else None,
+        answer=stored.answer,
+        drained=working and after > 0 and not stored.entries,
+    )
 
 
 async def load_state(parts: Parts, row: RunRow, key: bytes) -> SuspendedRunState | None:
@@ -100,8 +114,8 @@ async def load_state(parts: Parts, row: RunRow, key: bytes) -> SuspendedRunState
 
     Errors: `UnreadableError`, `SchemaTooNewError`.
     """
-    base, after = await _snapshot(parts, row, key)
-    return _folded(parts, row, key, base, await parts.store.entries(row.uid, after))
+    stored = await parts.store.stored(row.uid)
+    return _folded(parts, row, key, _snapshot(parts, row, key, stored)[0], stored.entries)
 
 
 def _folded(
@@ -114,12 +128,11 @@ def _folded(
         raise UnreadableError("journal") from error
 
 
-async def load_answer(parts: Parts, row: RunRow, key: bytes, state: SuspendedRunState) -> Answer | None:
-    """Read the answer to the open question, if one waits. Errors: `UnreadableError`, `SchemaTooNewError`."""
-    if state.question is None:
-        return None
-    stored: InboxRow | None = await parts.store.inbox(row.uid, state.question.id)
-    if stored is None or stored.consumed_seq is not None:
+def open_answer(
+    parts: Parts, row: RunRow, key: bytes, state: SuspendedRunState, stored: InboxRow | None
+) -> Answer | None:
+    """Open the answer to the state's question, if it is there. Errors: `UnreadableError`, `SchemaTooNewError`."""
+    if state.question is None or stored is None or stored.question != state.question.id:
         return None
     try:
         return Answer.decode(parts.sealer.open(key, "answer", row.uuid, stored.question, stored.payload))
@@ -176,12 +189,11 @@ def _unsealed(stored: EntryRow) -> Entry:
     return Entry(version=ENTRY_VERSION, event=event, commands=(finish,))
 
 
-async def _snapshot(parts: Parts, row: RunRow, key: bytes) -> tuple[SuspendedRunState | None, int]:
-    for kind in ("state", "base"):
-        document = await parts.store.document(row.uid, kind)
-        if document is not None:
-            return _decode_state(parts.sealer, row, key, document), document.seq
-    return None, 0
+def _snapshot(parts: Parts, row: RunRow, key: bytes, stored: Stored) -> tuple[SuspendedRunState | None, int]:
+    document = stored.document("state") or stored.document("base")
+    if document is None:
+        return None, 0
+    return _decode_state(parts.sealer, row, key, document), document.seq
 
 
 def _decode_state(sealer: Sealer, row: RunRow, key: bytes, document: Document) -> SuspendedRunState:

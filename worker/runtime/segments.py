@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from codec.answers import Answer
 from codec.errors import SchemaTooNewError
 from codec.events import DecisionGiven, Event, Expired, InputGiven, OutcomeGiven, RunResumed, RunStarted
-from codec.facts import facts_digest
+from codec.request import AgentRunRequest
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import BlockedReason, Phase, QuestionKind, ResumeCause, RunStatus, TerminationReason
 from worker.core.policy import live_actor
 from worker.core.transitions import CRASH_CAP
 from worker.ports.records import Append, Claimed, Due
 from worker.ports.sealing import SealBrokenError
-from worker.runtime.driver import Follow, Segment, live_facts, stamp
+from worker.runtime.driver import Follow, Segment, live_facts, same_facts, stamp
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
 from worker.runtime.journalling import entry_link, entry_row
-from worker.runtime.load import UnreadableError, load_answer, load_held, load_request
+from worker.runtime.load import Loaded, UnreadableError, load_held, open_answer
 from worker.runtime.parts import Parts
 from worker.runtime.slots import ProviderSlots
 
@@ -59,7 +61,7 @@ async def run_segment(
         loaded = await load_held(parts, held.row, held.key)
         held.state, held.drained = loaded.state, loaded.drained
         held.before_ms = 0 if held.state is None else held.state.counters.elapsed_ms
-        first, follow = await _entrance(parts, feed, claimed, held)
+        first, follow = await _entrance(parts, feed, claimed, held, loaded)
     except SchemaTooNewError as error:
         parts.log("run.too_new", {"run": claimed.row.uuid, "version": error.version})
     except (UnreadableError, SealBrokenError) as error:
@@ -69,26 +71,32 @@ async def run_segment(
         await Segment(parts, feed, slots, held).drive(first, follow)
 
 
-async def _entrance(parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold) -> tuple[Event, Follow | None]:
+async def _entrance(
+    parts: Parts, feed: PolicyFeed, claimed: Claimed, hold: Hold, loaded: Loaded
+) -> tuple[Event, Follow | None]:
     state = hold.state
     if state is None:
-        return await _start(parts, feed, hold), None
+        return await _start(parts, feed, hold, loaded.request), None
     follow: Follow | None = None
     if state.phase is Phase.WAITING and claimed.expired:
         return Expired(**stamp(parts, hold, state.policy)), None
     if state.phase is Phase.WAITING:
-        answer = await load_answer(parts, hold.row, hold.key, state)
+        answer = open_answer(parts, hold.row, hold.key, state, loaded.answer)
         follow = None if answer is None else _fold_answer(parts, feed, hold, answer)
     snapshot, facts = await live_facts(feed, state)
-    same = facts_digest(facts) == facts_digest(state.facts)
+    same = same_facts(facts, state.facts)
+    if same:
+        # Many runs of a process then share one object, and what was computed of it.
+        hold.state = msgspec.structs.replace(state, facts=facts)
     event = RunResumed(
         **stamp(parts, hold, snapshot.version), cause=_cause(claimed, hold), facts=None if same else facts
     )
     return event, follow
 
 
-async def _start(parts: Parts, feed: PolicyFeed, hold: Hold) -> RunStarted:
-    request = await load_request(parts, hold.row, hold.key)
+async def _start(parts: Parts, feed: PolicyFeed, hold: Hold, request: AgentRunRequest | None) -> RunStarted:
+    if request is None:
+        raise AssertionError("a run that was not composed yet was loaded with its request")
     composed = await feed.compose(request)
     return RunStarted(
         **stamp(parts, hold, composed.policy),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -30,10 +29,11 @@ from codec.vocabulary import (
 from codec.wire import DryRun, Explained, Shown
 from worker.core.people import holds
 from worker.ports.records import AuditRow, InboxRow, NewRun, RunFilter, RunRow
-from worker.runtime import answers, rights, starting
+from worker.runtime import answers, joining, rights, starting
 from worker.runtime.driver import CANCELLED_WORD, live_facts
 from worker.runtime.errors import ConflictError, NotFoundError, UnavailableError
 from worker.runtime.feed import PolicyFeed
+from worker.runtime.handle import Handle
 from worker.runtime.host import Host
 from worker.runtime.journalling import entry_link, entry_row
 from worker.runtime.parts import Parts
@@ -41,7 +41,7 @@ from worker.runtime.replaying import ReplayReport, replay_run
 from worker.runtime.requeueing import requeued
 from worker.runtime.views import look_inside, shown
 
-__all__ = ["Handle", "Runtime", "at_rest"]
+__all__ = ["Runtime", "at_rest"]
 
 _POLL_S: Final = 0.05
 """Seconds between looks at a row that somebody waits for."""
@@ -52,21 +52,6 @@ _CANCEL_TRIES: Final = 20
 def at_rest(row: RunRow) -> bool:
     """Whether nothing more happens to a run by itself: it ended, or it waits and no answer or resume is under way."""
     return row.status in FINAL_STATUSES or (row.status in WAITING_STATUSES and row.cause is None)
-
-
-class Handle:
-    """A run that was stored. `wake` tells a worker; without it the sweeper finds the run."""
-
-    __slots__ = ("_runtime", "is_new", "uuid")
-
-    def __init__(self, runtime: Runtime, uuid: str, *, is_new: bool) -> None:
-        self._runtime = runtime
-        self.uuid = uuid
-        self.is_new = is_new
-
-    def wake(self) -> None:
-        """Tell a worker soon; never fails. Call on the runtime's loop."""
-        self._runtime.wake_soon([self.uuid])
 
 
 class Runtime:
@@ -91,13 +76,31 @@ class Runtime:
         row, is_new = await self._create(request, origin, claim=True)
         if is_new:
             self.host.take_own(row)
-        return Handle(self, row.uuid, is_new=is_new)
+        return self._handle(row.uuid, is_new=is_new)
 
-    async def enqueue(self, request: AgentRunRequest, *, origin: Origin = Origin.QUEUE) -> Handle:
-        """Store a run and tell a worker. Works while Redis is down: the sweeper finds the run."""
-        row, is_new = await self._create(request, origin, claim=False)
-        await self.parts.signals.wake([row.uuid])
-        return Handle(self, row.uuid, is_new=is_new)
+    async def enqueue(
+        self, request: AgentRunRequest, *, origin: Origin = Origin.QUEUE, connection: object | None = None
+    ) -> Handle:
+        """Store a run and tell a worker. Works while Redis is down: the sweeper finds the run.
+
+        With a `connection` (docs/enqueue.md) the run is written in its open transaction and nobody is told: commit,
+        then `wake` the handle. An async one is awaited; a sync one is used here and now, on the calling thread.
+        Errors: `InvalidError` for a connection that cannot be used; its transaction goes on, as after any error here.
+        """
+        if connection is None:
+            row, is_new = await self._create(request, origin, claim=False)
+            await self.parts.signals.wake([row.uuid])
+        else:
+            row, is_new = await joining.join(self.parts.store, connection, await self.prepare(request, origin))
+        return self._handle(row.uuid, is_new=is_new)
+
+    async def prepare(self, request: AgentRunRequest, origin: Origin, *, claim: bool = False) -> NewRun:
+        """Build the row of a run, sealed, without storing it."""
+        request = await self._resolved(request)
+        return starting.new_run(self.parts, self.feed.held, request, origin, claim=claim)
+
+    def _handle(self, uuid: str, *, is_new: bool) -> Handle:
+        return Handle(uuid, is_new=is_new, tell=lambda run: self.wake_soon([run]))
 
     async def explain(self, request: AgentRunRequest) -> Explained:
         """Say what the gate would decide; writes nothing."""
@@ -115,15 +118,9 @@ class Runtime:
         return starting.resolved(snapshot, [t.name for t in self.parts.toolbox.facts()], request)
 
     async def _create(self, request: AgentRunRequest, origin: Origin, *, claim: bool) -> tuple[RunRow, bool]:
-        request = await self._resolved(request)
-        new = starting.new_run(self.parts, self.feed.held, request, origin, claim=claim)
-        return await self._store(new)
-
-    async def _store(self, new: NewRun) -> tuple[RunRow, bool]:
+        new = await self.prepare(request, origin, claim=claim)
         row, is_new = await self.parts.store.create(new)
-        if not is_new and row.body != new.body:
-            raise ConflictError("idempotency", "this idempotency key was used for another request", uuid=row.uuid)
-        return row, is_new
+        return joining.must_be_same(row, new), is_new
 
     # --- looking
 
@@ -143,7 +140,7 @@ class Runtime:
         """List runs, newest first: all with `runs:read`, else the actor's own."""
         live = rights.live(await self.feed.current(), actor)
         if not holds(live, "runs:read"):
-            wanted = replace(wanted, owner=actor.name)
+            wanted = msgspec.structs.replace(wanted, owner=actor.name)
         return await self.parts.store.runs(wanted)
 
     async def events(self, actor: Actor, uuid: str, after: int = 0) -> list[dict[str, Any]]:
@@ -309,7 +306,7 @@ class Runtime:
         await self.parts.store.record([_audit(row, "run_requeued", live.name, via, new.uuid)])
         created, _ = await self.parts.store.create(new)
         await self.parts.signals.wake([created.uuid])
-        return Handle(self, created.uuid, is_new=True)
+        return self._handle(created.uuid, is_new=True)
 
     # --- waiting
 
@@ -346,10 +343,21 @@ class Runtime:
         return row.key_id in self.parts.sealer.key_ids and row.doc_version <= max(STATE_VERSION, ENTRY_VERSION)
 
     def wake_soon(self, uuids: Sequence[str]) -> None:
-        """Send wake-ups in the background."""
+        """Send wake-ups in the background; `woken` waits for them."""
         task = asyncio.ensure_future(self.parts.signals.wake(uuids))
         self._waking.add(task)
-        task.add_done_callback(self._waking.discard)
+        task.add_done_callback(self._woke)
+
+    def _woke(self, task: asyncio.Task[bool]) -> None:
+        self._waking.discard(task)
+        failed = None if task.cancelled() else task.exception()
+        if failed is not None:  # nobody waits for it: the process ends, or it is a bug
+            self.parts.log("wake.failed", {"error": type(failed).__name__})
+
+    async def woken(self) -> None:
+        """Wait until the wake-ups that are on their way were sent or given up, which takes seconds at most."""
+        if self._waking:
+            await asyncio.wait(self._waking)
 
 
 _INBOX_KIND: Final = {

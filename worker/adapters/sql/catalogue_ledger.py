@@ -6,9 +6,9 @@ Laws: a write that changes nothing leaves audit and version as they are; any oth
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import StrEnum
 
+import msgspec
 import sqlalchemy as sa
 
 from worker.adapters.sql import catalogue_tables
@@ -63,7 +63,7 @@ class Ledger:
         """
         if not self._details:
             return Written(version=read_version(self._conn))
-        rows = [replace(self._frame, detail=detail) for detail in self._details]
+        rows = [msgspec.structs.replace(self._frame, detail=detail) for detail in self._details]
         insert_audit(self._conn, rows, read_now(self._conn))
         return Written(
             version=self._bump(),

@@ -6,10 +6,11 @@ A claim's token is the guard of every later write; nobody extends or gives up wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -125,7 +126,7 @@ def _change_chosen(
 
 
 def _claimed(row: RunRow, terms: ClaimTerms, now: float) -> Claimed:
-    held = replace(
+    held = msgspec.structs.replace(
         row,
         status=RunStatus.RUNNING,
         token=terms.token,

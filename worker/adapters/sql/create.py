@@ -1,7 +1,8 @@
-"""A run's first row. A plain function of a connection, so that it can share a caller's transaction."""
+"""The first rows of runs. Plain functions of a connection, so that they can share a caller's transaction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,26 +16,38 @@ from worker.adapters.sql.tables import doc, run, run_source
 from worker.adapters.sql.writes import insert_into
 from worker.ports.records import NewRun, RunRow
 
-__all__ = ["create_run"]
+__all__ = ["create_run", "create_runs"]
 
 
 def create_run(connection: sa.Connection, new: NewRun) -> tuple[RunRow, bool]:
-    """Write a run with its documents; gives its row and True, or the earlier row of the same idempotency key and False.
+    """Write one run, as `create_runs` does."""
+    return create_runs(connection, [new])[0]
 
-    Of two at once with the same key the second waits for the first one's transaction and then finds its row. Index:
+
+def create_runs(connection: sa.Connection, new: Sequence[NewRun]) -> list[tuple[RunRow, bool]]:
+    """Write runs with their documents, in the order of their keys.
+
+    Gives for each, in the order asked, its row and True, or the earlier row of the same idempotency key and False. Of
+    two at once with the same key the second waits for the first one's transaction and then finds its row. Index:
     uq_run_owner_idempotency.
     """
     now = read_now(connection)
-    inserted = connection.execute(_insert(connection.dialect.name), _run_values(new, now)).one_or_none()
-    if inserted is None:
-        same = sa.and_(run.c.owner == new.owner, run.c.idempotency == new.idempotency)
-        return run_row(connection.execute(sa.select(*RUN_COLUMNS).where(same)).one()), False
-    row = run_row(inserted)
-    if new.documents:
-        connection.execute(sa.insert(doc), [document_values(row.uid, document) for document in new.documents])
-    if new.sources:
-        connection.execute(sa.insert(run_source), [source_values(row.uid, source) for source in new.sources])
-    return row, True
+    in_order = sorted(new, key=lambda one: (one.owner, one.idempotency or ""))
+    inserted = connection.execute(_insert(connection.dialect.name), [_run_values(one, now) for one in in_order])
+    rows = {row.uuid: run_row(row) for row in inserted}
+    written = [one for one in new if one.uuid in rows]
+    documents = [document_values(rows[one.uuid].uid, document) for one in written for document in one.documents]
+    if documents:
+        connection.execute(sa.insert(doc), documents)
+    sources = [source_values(rows[one.uuid].uid, source) for one in written for source in one.sources]
+    if sources:
+        connection.execute(sa.insert(run_source), sources)
+    return [(rows[one.uuid], True) if one.uuid in rows else (_earlier(connection, one), False) for one in new]
+
+
+def _earlier(connection: sa.Connection, new: NewRun) -> RunRow:
+    same = sa.and_(run.c.owner == new.owner, run.c.idempotency == new.idempotency)
+    return run_row(connection.execute(sa.select(*RUN_COLUMNS).where(same)).one())
 
 
 @cache

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from worker.ports.runs import StoreError
 
-__all__ = ["DATABASE_ERRORS", "CommitUnknownError", "RefusedError", "RepeatableError", "as_store_error"]
+__all__ = ["DATABASE_ERRORS", "CommitUnknownError", "RefusedError", "RepeatableError", "as_store_error", "state_of"]
 
 DATABASE_ERRORS = (sa.exc.SQLAlchemyError, OSError, OverflowError, UnicodeError)
 """What a statement can raise. Integers and texts that a driver cannot encode arrive unwrapped by SQLAlchemy."""
@@ -43,7 +43,7 @@ def as_store_error(error: Exception) -> StoreError:
     """Give the `StoreError` for a driver's error. Raise it outside of the `except` block, so that no context stays."""
     if isinstance(error, sa.exc.DBAPIError):
         return _from_driver(error)
-    if getattr(error, "sqlstate", None) in _ENDED:
+    if state_of(error) in _ENDED:
         return RepeatableError("disconnected")  # while it connected, where nothing wraps it
     if isinstance(error, OverflowError | UnicodeError | sa.exc.StatementError):
         return RefusedError("data")
@@ -56,7 +56,7 @@ def as_store_error(error: Exception) -> StoreError:
 
 def _from_driver(error: sa.exc.DBAPIError) -> StoreError:
     """Read the SQLSTATE where there is one (PostgreSQL), else SQLAlchemy's class of the error."""
-    state = getattr(error.orig, "sqlstate", None) or ""
+    state = state_of(error.orig)
     if error.connection_invalidated or state in _ENDED or state.startswith(("08", "57P")):
         return RepeatableError("disconnected")
     if state in ("40001", "40P01"):
@@ -75,3 +75,8 @@ def _from_driver(error: sa.exc.DBAPIError) -> StoreError:
     if name in ("SQLITE_TOOBIG", "SQLITE_MISMATCH"):
         return RefusedError("data")
     return StoreError("database")
+
+
+def state_of(error: BaseException | None) -> str:
+    """Give a driver's error's SQLSTATE, empty where there is none. psycopg2 has its own name for it."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""

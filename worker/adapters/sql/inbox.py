@@ -1,178 +1,160 @@
-"""What people do to a run that they do not hold: answer, resume, cancel, close. One guarded transaction each."""
+"""The inbox: answers of people, many in one transaction. Each is stored under its own guard."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
 import sqlalchemy as sa
 
-from codec.vocabulary import FINAL_STATUSES, WAITING_STATUSES, ResumeCause, RunStatus, TerminationReason
+from codec.vocabulary import WAITING_STATUSES, ResumeCause
+from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.clock import read_now
-from worker.adapters.sql.rows import entry_values
-from worker.adapters.sql.tables import inbox, journal, run
+from worker.adapters.sql.tables import inbox, run
 from worker.adapters.sql.writes import insert_audit
-from worker.ports.records import AuditRow, EntryRow, InboxRow, RunRow, StoredAnswer
+from worker.ports.records import AuditRow, InboxRow, StoredAnswer
 
-__all__ = ["AnswerRefusedError", "cancel_run", "close_run", "retry_blocked_run", "store_answer"]
+__all__ = ["Given", "store_answers"]
 
-_WAITING = tuple(status.value for status in WAITING_STATUSES)
-
-
-class AnswerRefusedError(Exception):
-    """An answer came to nothing. Raised so that its audit row is rolled back; `outcome` says why."""
-
-    def __init__(self, outcome: StoredAnswer) -> None:
-        super().__init__(outcome.problem)
-        self.outcome = outcome
+_WAITING: Final = tuple(status.value for status in WAITING_STATUSES)
+_ASKED: Final = Batch(uid=sa.BigInteger)
+_PLACES: Final = Batch(uid=sa.BigInteger, question=sa.Text)
 
 
-def store_answer(connection: sa.Connection, run_uid: int, row: InboxRow, audit: AuditRow, *, replace: bool) -> None:
-    """Store an answer and make the run due.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer that somebody gives. `replace` = it may take the place of an unspent one of a blocked run."""
 
-    Order: audit, then the run's row (locked FOR UPDATE), then the answer. Of many deciders at once the first to get the
-    lock wins; the others find his answer. Index: the primary keys.
-    Errors: `AnswerRefusedError`; the caller rolls back.
+    run_uid: int
+    row: InboxRow
+    audit: AuditRow
+    replace: bool
+
+
+def store_answers(connection: sa.Connection, given: Sequence[Given]) -> list[StoredAnswer]:
+    """Store answers and make their runs due; gives what became of each, in the same order.
+
+    Locks the runs' rows by uid, so that of many deciders at once the first to get the lock wins and the others find his
+    answer; within a batch it is the first one of it. Only who wins is audited. Indexes: the primary keys.
     """
     now = read_now(connection)
-    insert_audit(connection, [audit], now)
-    _check_question(connection, run_uid, row.question, now)
-    _put(connection, run_uid, row, now, replace=replace)
-    connection.execute(
-        sa.update(run)
-        .where(run.c.uid == run_uid)
-        .values(
-            answered_by=row.decided_by,
-            due_at=now,
-            woken_at=None,
-            cause=ResumeCause.ANSWER.value,
-            updated_at=now,
-        )
+    runs = _locked_runs(connection, sorted({g.run_uid for g in given}))
+    there = _answers_at(connection, sorted({(g.run_uid, g.row.question) for g in given}))
+    outcomes: list[StoredAnswer] = []
+    new: list[Given] = []
+    replacing: list[Given] = []
+    for one in given:
+        place = (one.run_uid, one.row.question)
+        old = there.get(place)
+        outcome = _judged(runs.get(one.run_uid), one, old, now)
+        outcomes.append(outcome)
+        if outcome.problem is None:
+            (new if old is None else replacing).append(one)
+            there[place] = _Old(one.row.decided_by, fresh=True)
+    accepted = [*new, *replacing]
+    insert_audit(connection, [one.audit for one in accepted], now)
+    _execute(connection, sa.insert(inbox), [_inserted(one, now) for one in new])
+    _execute(connection, _REPLACE, [_replaced(one, now) for one in replacing])
+    _execute(connection, _DUE, [{"of": one.run_uid, "by": one.row.decided_by, "at": now} for one in accepted])
+    return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """An answer that is there already. `fresh` = it cannot be replaced: spent, or given this very moment."""
+
+    decided_by: str
+    fresh: bool
+
+
+@cache
+def _run_statement(dialect: str) -> sa.Select[Any]:
+    asked = _ASKED.source(dialect)
+    columns = (run.c.uid, run.c.status, run.c.question, run.c.expires_at, run.c.blocked)
+    return sa.select(*columns).join(asked, run.c.uid == asked.c.uid).order_by(run.c.uid).with_for_update(of=run)
+
+
+def _locked_runs(connection: sa.Connection, uids: Sequence[int]) -> dict[int, sa.Row[Any]]:
+    dialect = connection.dialect.name
+    rows = connection.execute(_run_statement(dialect), _ASKED.parameters(dialect, [(uid,) for uid in uids]))
+    return {row.uid: row for row in rows}
+
+
+@cache
+def _answers_statement(dialect: str) -> sa.Select[Any]:
+    place = _PLACES.source(dialect)
+    return sa.select(inbox.c.run_uid, inbox.c.question, inbox.c.decided_by, inbox.c.consumed_seq).join(
+        place, sa.and_(inbox.c.run_uid == place.c.uid, inbox.c.question == place.c.question)
     )
 
 
-def _check_question(connection: sa.Connection, run_uid: int, question: str, now: float) -> None:
-    """Lock the run's row and see that it waits for an answer to this question.
+def _answers_at(connection: sa.Connection, places: Sequence[tuple[int, str]]) -> dict[tuple[int, str], _Old]:
+    dialect = connection.dialect.name
+    rows = connection.execute(_answers_statement(dialect), _PLACES.parameters(dialect, places))
+    return {(row.run_uid, row.question): _Old(row.decided_by, row.consumed_seq is not None) for row in rows}
 
-    An answer that is there already counts first: the run may have gone on with it, and the decider is told whose it is.
+
+def _judged(found: sa.Row[Any] | None, one: Given, old: _Old | None, now: float) -> StoredAnswer:
+    """Say whether an answer may be stored.
+
+    One that is there already counts first: the run may have gone on with it, and the decider is told whose it is.
     """
-    found = connection.execute(
-        sa.select(run.c.status, run.c.question, run.c.expires_at).where(run.c.uid == run_uid).with_for_update()
-    ).one_or_none()
     waiting = found is not None and found.status in _WAITING
-    if found is not None and waiting and found.question == question:
-        if found.expires_at is not None and found.expires_at <= now:
-            raise AnswerRefusedError(StoredAnswer(problem="expired"))
-        return
-    answered = connection.execute(
-        sa.select(inbox.c.decided_by).where(inbox.c.run_uid == run_uid, inbox.c.question == question)
-    ).scalar_one_or_none()
-    if answered is not None:
-        raise AnswerRefusedError(StoredAnswer(problem="answered", decided_by=answered))
-    raise AnswerRefusedError(StoredAnswer(problem="stale" if waiting else "not_waiting"))
+    answered = None if old is None else StoredAnswer(problem="answered", decided_by=old.decided_by)
+    if found is None or not waiting or found.question != one.row.question:
+        return answered or StoredAnswer(problem="stale" if waiting else "not_waiting")
+    if found.expires_at is not None and found.expires_at <= now:
+        return StoredAnswer(problem="expired")
+    replaceable = old is not None and one.replace and not old.fresh and found.blocked is not None
+    return StoredAnswer() if answered is None or replaceable else answered
 
 
-def _put(connection: sa.Connection, run_uid: int, row: InboxRow, now: float, *, replace: bool) -> None:
-    """Insert the answer, or put it in the place of an unspent one of a blocked run. The run's row is locked."""
-    here = sa.and_(inbox.c.run_uid == run_uid, inbox.c.question == row.question)
-    values = {
-        "kind": row.kind,
-        "decided_by": row.decided_by,
-        "via": row.via,
-        "at": now,
-        "payload": row.payload,
-    }
-    old = connection.execute(
-        sa.select(inbox.c.decided_by, inbox.c.consumed_seq, run.c.blocked)
-        .join(run, run.c.uid == inbox.c.run_uid)
-        .where(here)
-    ).one_or_none()
-    if old is None:
-        connection.execute(sa.insert(inbox).values(run_uid=run_uid, question=row.question, **values))
-    elif replace and old.consumed_seq is None and old.blocked is not None:
-        connection.execute(sa.update(inbox).where(here).values(**values))
-    else:
-        raise AnswerRefusedError(StoredAnswer(problem="answered", decided_by=old.decided_by))
-
-
-def retry_blocked_run(connection: sa.Connection, run_uid: int, audit: AuditRow) -> bool:
-    """Make a blocked run due with cause `resume`. Guard: blocked, held by nobody, not final, not expired."""
-    now = read_now(connection)
-    retried = connection.execute(
-        sa.update(run)
-        .where(
-            run.c.uid == run_uid,
-            run.c.blocked.is_not(None),
-            run.c.status.in_((RunStatus.QUEUED.value, *_WAITING)),
-            sa.or_(run.c.expires_at.is_(None), run.c.expires_at > now),
-        )
-        .values(due_at=now, woken_at=None, cause=ResumeCause.RESUME.value, updated_at=now)
-    )
-    return _audited(connection, retried.rowcount == 1, audit, now)
-
-
-def cancel_run(connection: sa.Connection, run_uid: int, audit: AuditRow) -> bool:
-    """Set a running run cancelled. Its token and lease stay, for the late results and the closing entry."""
-    now = read_now(connection)
-    cancelled = connection.execute(
-        sa.update(run)
-        .where(run.c.uid == run_uid, run.c.status == RunStatus.RUNNING.value)
-        .values(
-            status=RunStatus.CANCELLED.value,
-            reason=TerminationReason.CANCELLED.value,
-            finished_at=now,
-            updated_at=now,
-        )
-    )
-    return _audited(connection, cancelled.rowcount == 1, audit, now)
-
-
-def close_run(connection: sa.Connection, seen: RunRow, entry: EntryRow, head: bytes, audit: AuditRow | None) -> bool:
-    """Append the closing entry of a run that nobody drives, and end it as cancelled.
-
-    Guard: status, seq and token are still those that were `seen`; a cancelled run's lease must have ended. Locks the
-    row. Of two closers one finds it changed.
-    """
-    now = read_now(connection)
-    guard = [
-        run.c.uid == seen.uid,
-        run.c.seq == seen.seq,
-        run.c.status == seen.status.value,
-        run.c.token.is_not_distinct_from(seen.token),
-    ]
-    if seen.status is RunStatus.CANCELLED:
-        guard += [run.c.token.is_not(None), run.c.due_at <= now]
-    elif seen.status is RunStatus.RUNNING or seen.status in FINAL_STATUSES:
-        return False
-    closed = connection.execute(sa.update(run).where(*guard).values(seq=entry.seq, head=head, **_closed(now)))
-    if closed.rowcount != 1:
-        return False
-    connection.execute(sa.insert(journal).values(**entry_values(seen.uid, seen.token or "", entry, now)))
-    if audit is not None:
-        insert_audit(connection, [audit], now)
-    return True
-
-
-def _closed(now: float) -> dict[str, object]:
-    """Give the values of a row that is cancelled for good: nobody holds it, nothing is asked, nothing is due."""
-    gone = (
-        "token",
-        "holder",
-        "due_at",
-        "cause",
-        "question",
-        "question_kind",
-        "question_number",
-        "expires_at",
-        "blocked",
-    )
+def _inserted(one: Given, now: float) -> dict[str, Any]:
     return {
-        **dict.fromkeys(gone),
-        "status": RunStatus.CANCELLED.value,
-        "reason": TerminationReason.CANCELLED.value,
-        "finished_at": sa.func.coalesce(run.c.finished_at, now),
-        "updated_at": now,
+        "run_uid": one.run_uid,
+        "question": one.row.question,
+        "kind": one.row.kind,
+        "decided_by": one.row.decided_by,
+        "via": one.row.via,
+        "at": now,
+        "payload": one.row.payload,
     }
 
 
-def _audited(connection: sa.Connection, happened: bool, audit: AuditRow, now: float) -> bool:
-    if happened:
-        insert_audit(connection, [audit], now)
-    return happened
+_REPLACE: Final = (
+    sa.update(inbox)
+    .where(inbox.c.run_uid == sa.bindparam("of"), inbox.c.question == sa.bindparam("asked"))
+    .values(
+        {
+            name: sa.bindparam(f"new_{name}", type_=inbox.c[name].type)
+            for name in ("kind", "decided_by", "via", "at", "payload")
+        }
+    )
+)
+
+
+def _replaced(one: Given, now: float) -> dict[str, Any]:
+    values = _inserted(one, now)
+    place = {"of": values.pop("run_uid"), "asked": values.pop("question")}
+    return {**place, **{f"new_{name}": value for name, value in values.items()}}
+
+
+_DUE: Final = (
+    sa.update(run)
+    .where(run.c.uid == sa.bindparam("of"))
+    .values(
+        answered_by=sa.bindparam("by", type_=sa.Text),
+        due_at=sa.bindparam("at", type_=sa.Double),
+        updated_at=sa.bindparam("at", type_=sa.Double),
+        woken_at=None,
+        cause=ResumeCause.ANSWER.value,
+    )
+)
+
+
+def _execute(connection: sa.Connection, statement: sa.Executable, rows: Iterable[dict[str, Any]]) -> None:
+    found = list(rows)
+    if found:
+        connection.execute(statement, found)

@@ -1,20 +1,17 @@
-"""Reads of runs, and the service that lets many waiting reads share one transaction. None of them opens a payload."""
+"""Reads of runs. None of them opens a payload; those named `…s_of` serve many askers with one statement."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 
 from codec.vocabulary import Origin, RunStatus, TerminationReason
 from worker.adapters.sql.batch import Batch
-from worker.adapters.sql.engine import Database
-from worker.adapters.sql.errors import RefusedError
-from worker.adapters.sql.lanes import Lane
 from worker.adapters.sql.rows import (
     AUDIT_COLUMNS,
     DOC_COLUMNS,
@@ -25,26 +22,23 @@ from worker.adapters.sql.rows import (
     run_row,
 )
 from worker.adapters.sql.tables import audit, doc, inbox, journal, run, run_source
-from worker.ports.records import AuditRow, Document, EntryRow, InboxRow, RunFilter, RunRow, SourceRow
-from worker.ports.runs import StoreError
+from worker.ports.records import AuditRow, Document, EntryRow, InboxRow, RunFilter, RunRow, SourceRow, Stored
 
 __all__ = [
-    "ReadService",
     "list_audit",
     "list_runs",
     "read_answer",
     "read_document",
     "read_entries",
-    "read_run",
     "read_sources",
+    "runs_of",
+    "stored_of",
 ]
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 # Built once: making a statement of so many columns costs more than running it.
 _WANTED, _OF = sa.bindparam("wanted", type_=sa.Text), sa.bindparam("of", type_=sa.BigInteger)
-_RUN: Final = sa.select(*RUN_COLUMNS).where(run.c.uuid == _WANTED)
 _ENTRIES: Final = (
     sa.select(*ENTRY_COLUMNS)
     .where(journal.c.run_uid == _OF, journal.c.seq > sa.bindparam("after", type_=sa.BigInteger))
@@ -57,10 +51,68 @@ _SOURCES: Final = (
 )
 
 
-def read_run(connection: sa.Connection, uuid: str) -> RunRow | None:
-    """Read one row. Index: the unique uuid."""
-    row = connection.execute(_RUN, {"wanted": uuid}).one_or_none()
-    return None if row is None else run_row(row)
+def runs_of(connection: sa.Connection, uuids: Sequence[str]) -> list[RunRow | None]:
+    """Read rows by uuid, in that order. Index: the unique uuid."""
+    dialect = connection.dialect.name
+    rows = connection.execute(_named_statement(dialect), _NAMED.parameters(dialect, [(uuid,) for uuid in uuids]))
+    found = {row.uuid: run_row(row) for row in rows}
+    return [found.get(uuid) for uuid in uuids]
+
+
+_NAMED: Final = Batch(uuid=sa.Text)
+
+
+@cache
+def _named_statement(dialect: str) -> sa.Select[Any]:
+    named = _NAMED.source(dialect)
+    return sa.select(*RUN_COLUMNS).join(named, run.c.uuid == named.c.uuid)
+
+
+def stored_of(connection: sa.Connection, run_uids: Sequence[int]) -> list[Stored]:
+    """Read what runs stand on, in that order. Indexes: the primary keys."""
+    parameters = _LISTED.parameters(connection.dialect.name, [(uid,) for uid in run_uids])
+    statements = _stored_statements(connection.dialect.name)
+    documents = _grouped(connection.execute(statements[0], parameters), Document)
+    entries = _grouped(connection.execute(statements[1], parameters), EntryRow)
+    answers = _grouped(connection.execute(statements[2], parameters), InboxRow)
+    return [
+        Stored(documents=tuple(documents[uid]), entries=tuple(entries[uid]), answer=next(iter(answers[uid]), None))
+        for uid in run_uids
+    ]
+
+
+def _grouped(rows: Iterable[sa.Row[Any]], kind: type[_Record]) -> defaultdict[int, list[_Record]]:
+    """Build records of rows that begin with their run's uid and go on with the record's fields."""
+    names = kind.__struct_fields__
+    found: defaultdict[int, list[_Record]] = defaultdict(list)
+    for row in rows:
+        found[row[0]].append(kind(**dict(zip(names, row[1:], strict=True))))
+    return found
+
+
+@cache
+def _stored_statements(dialect: str) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
+    listed = _LISTED.source(dialect)
+    newest = sa.select(sa.func.max(doc.c.seq)).where(doc.c.run_uid == listed.c.uid, doc.c.kind.in_(("state", "base")))
+    documents = (
+        sa.select(listed.c.uid, *DOC_COLUMNS)
+        .join(run, run.c.uid == listed.c.uid)
+        .join(doc, doc.c.run_uid == listed.c.uid)
+        .where(sa.or_(doc.c.kind != "request", run.c.seq == 0))
+    )
+    entries = (
+        sa.select(listed.c.uid, *ENTRY_COLUMNS)
+        .join(journal, journal.c.run_uid == listed.c.uid)
+        .where(journal.c.seq > sa.func.coalesce(newest.scalar_subquery(), 0))
+        .order_by(journal.c.run_uid, journal.c.seq)
+    )
+    answers = (
+        sa.select(listed.c.uid, *INBOX_COLUMNS)
+        .join(run, run.c.uid == listed.c.uid)
+        .join(inbox, sa.and_(inbox.c.run_uid == listed.c.uid, inbox.c.question == run.c.question))
+        .where(inbox.c.consumed_seq.is_(None))
+    )
+    return documents, entries, answers
 
 
 def list_runs(connection: sa.Connection, wanted: RunFilter) -> list[RunRow]:
@@ -164,75 +216,3 @@ def list_audit(connection: sa.Connection, run_uuid: str | None, since: float | N
     if since is not None:
         statement = statement.where(audit.c.at >= since)
     return [AuditRow(**row._mapping) for row in connection.execute(statement)]
-
-
-_MOST_READS: Final = 256
-"""Reads in one transaction. With more the first ones would wait long for the last one's rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    work: Callable[[sa.Connection], Any]
-    answer: asyncio.Future[Any]
-
-
-class ReadService:
-    """Serves small reads of one event loop: those that queue up during a transaction share the next one.
-
-    A read that fails fails alone, unless the database itself does. A waiter that is cancelled is forgotten.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database.on(Lane.READS)
-        self._queue: list[_Read] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def read(self, work: Callable[Concatenate[sa.Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work(connection, …)` with others on one snapshot. Errors: `StoreError`, and what `work` raises."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        self._queue.append(_Read(lambda connection: work(connection, *args, **kwargs), answer))
-        if self._task is None:
-            self._task = loop.create_task(self._serve())  # kept here; `close` waits for it
-        return await answer
-
-    async def close(self) -> None:
-        """Serve what waits, then return."""
-        while self._task is not None:
-            await self._task
-
-    async def _serve(self) -> None:
-        try:
-            while self._queue:
-                batch, self._queue = self._queue[:_MOST_READS], self._queue[_MOST_READS:]
-                await self._serve_batch([read for read in batch if not read.answer.done()])
-        finally:
-            self._task = None
-
-    async def _serve_batch(self, batch: Sequence[_Read]) -> None:
-        if not batch:
-            return
-        try:
-            results = await self._database.read(_run_all, [read.work for read in batch])
-        except Exception as error:  # noqa: BLE001 - whatever a read raises belongs to its waiter, not to this task
-            await self._failed(batch, error)
-        else:
-            for read, result in zip(batch, results, strict=True):
-                if not read.answer.done():
-                    read.answer.set_result(result)
-
-    async def _failed(self, batch: Sequence[_Read], error: Exception) -> None:
-        """Find the read that failed by running each alone; when the database failed, all did."""
-        if isinstance(error, StoreError) and not isinstance(error, RefusedError):
-            for read in batch:
-                if not read.answer.done():
-                    read.answer.set_exception(StoreError(error.problem))
-        elif len(batch) > 1:
-            for read in batch:
-                await self._serve_batch([read])
-        elif not batch[0].answer.done():
-            batch[0].answer.set_exception(error)
-
-
-def _run_all(connection: sa.Connection, works: Sequence[Callable[[sa.Connection], object]]) -> list[object]:
-    return [work(connection) for work in works]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -26,17 +25,17 @@ __all__ = [
     "source_values",
 ]
 
-RUN_COLUMNS: Final = tuple(run.c[field.name] for field in fields(RunRow))
-AUDIT_COLUMNS: Final = tuple(audit.c[field.name] for field in fields(AuditRow))
-DOC_COLUMNS: Final = tuple(doc.c[field.name] for field in fields(Document))
-INBOX_COLUMNS: Final = tuple(inbox.c[field.name] for field in fields(InboxRow))
+RUN_COLUMNS: Final = tuple(run.c[name] for name in RunRow.__struct_fields__)
+AUDIT_COLUMNS: Final = tuple(audit.c[name] for name in AuditRow.__struct_fields__)
+DOC_COLUMNS: Final = tuple(doc.c[name] for name in Document.__struct_fields__)
+INBOX_COLUMNS: Final = tuple(inbox.c[name] for name in InboxRow.__struct_fields__)
 ENTRY_COLUMNS: Final = tuple(
-    journal.c.policy_version.label("policy") if field.name == "policy" else journal.c[field.name]
-    for field in fields(EntryRow)
+    journal.c.policy_version.label("policy") if name == "policy" else journal.c[name]
+    for name in EntryRow.__struct_fields__
 )
 SOURCE_COLUMNS: Final = tuple(
-    run_source.c.source_uid.label("uid") if field.name == "uid" else run_source.c[field.name]
-    for field in fields(SourceRow)
+    run_source.c.source_uid.label("uid") if name == "uid" else run_source.c[name]
+    for name in SourceRow.__struct_fields__
 )
 
 
@@ -97,4 +96,4 @@ def audit_values(rows: Iterable[AuditRow], now: float) -> list[dict[str, Any]]:
     return [{name: getattr(row, name) for name in _AUDIT_NAMES} | {"at": now} for row in rows]
 
 
-_AUDIT_NAMES: Final = tuple(field.name for field in fields(AuditRow) if field.name != "at")
+_AUDIT_NAMES: Final = tuple(name for name in AuditRow.__struct_fields__ if name != "at")

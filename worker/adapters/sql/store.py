@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from worker.adapters.sql.borrowed import create_borrowed, create_borrowed_async
 from worker.adapters.sql.claims import (
     ClaimTerms,
     block_run,
@@ -13,18 +14,21 @@ from worker.adapters.sql.claims import (
     take_wakeable,
 )
 from worker.adapters.sql.clock import read_now
-from worker.adapters.sql.create import create_run
+from worker.adapters.sql.create import create_runs
 from worker.adapters.sql.engine import Database
-from worker.adapters.sql.inbox import AnswerRefusedError, cancel_run, close_run, retry_blocked_run, store_answer
+from worker.adapters.sql.gathering import Gathering
+from worker.adapters.sql.inbox import Given, store_answers
+from worker.adapters.sql.lanes import Lane
+from worker.adapters.sql.people import cancel_run, close_run, retry_blocked_run
 from worker.adapters.sql.reads import (
-    ReadService,
     list_audit,
     list_runs,
     read_answer,
     read_document,
     read_entries,
-    read_run,
     read_sources,
+    runs_of,
+    stored_of,
 )
 from worker.adapters.sql.writer import GroupCommitWriter
 from worker.adapters.sql.writes import record_audit
@@ -41,6 +45,7 @@ from worker.ports.records import (
     RunFilter,
     RunRow,
     SourceRow,
+    Stored,
     StoredAnswer,
 )
 
@@ -54,18 +59,28 @@ class SqlRunStore:
         """Use an open database. Units: `lease_s`, the lease that a commit renews, in seconds."""
         self._database = database
         self._writer = GroupCommitWriter(database, lease_s)
-        self._reader = ReadService(database)
+        self._reads = Gathering(database.on(Lane.READS).read)
+        self._writes = Gathering(database.transact)
 
     async def stop(self) -> None:
         """Commit what was submitted and answer what was asked. The database stays open."""
         await self._writer.close()
-        await self._reader.close()
+        await self._writes.close()
+        await self._reads.close()
 
     # --- the holder of a run
 
     async def create(self, run: NewRun) -> tuple[RunRow, bool]:
         """See the port."""
-        return await self._database.transact(create_run, run)
+        return await self._writes.one_of(create_runs, run)
+
+    async def create_in(self, connection: object, run: NewRun) -> tuple[RunRow, bool]:
+        """See the port."""
+        return await create_borrowed_async(connection, run)
+
+    def create_in_blocking(self, connection: object, run: NewRun) -> tuple[RunRow, bool]:
+        """See the port."""
+        return create_borrowed(connection, run)
 
     async def commit(self, step: Append) -> Commit:
         """See the port."""
@@ -120,11 +135,7 @@ class SqlRunStore:
 
     async def answer(self, run: RunRow, row: InboxRow, audit: AuditRow, *, replace: bool) -> StoredAnswer:
         """See the port."""
-        try:
-            await self._database.transact(store_answer, run.uid, row, audit, replace=replace)
-        except AnswerRefusedError as refused:
-            return refused.outcome
-        return StoredAnswer()
+        return await self._writes.one_of(store_answers, Given(run.uid, row, audit, replace))
 
     async def retry_blocked(self, run: RunRow, audit: AuditRow) -> bool:
         """See the port."""
@@ -142,23 +153,27 @@ class SqlRunStore:
 
     async def run(self, uuid: str) -> RunRow | None:
         """See the port."""
-        return await self._reader.read(read_run, uuid)
+        return await self._reads.one_of(runs_of, uuid)
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """See the port."""
         return await self._database.read(list_runs, wanted)
 
+    async def stored(self, run_uid: int) -> Stored:
+        """See the port."""
+        return await self._reads.one_of(stored_of, run_uid)
+
     async def entries(self, run_uid: int, after: int = 0) -> list[EntryRow]:
         """See the port."""
-        return await self._reader.read(read_entries, run_uid, after)
+        return await self._reads.call(read_entries, run_uid, after)
 
     async def document(self, run_uid: int, kind: str) -> Document | None:
         """See the port."""
-        return await self._reader.read(read_document, run_uid, kind)
+        return await self._reads.call(read_document, run_uid, kind)
 
     async def inbox(self, run_uid: int, question: str) -> InboxRow | None:
         """See the port."""
-        return await self._reader.read(read_answer, run_uid, question)
+        return await self._reads.call(read_answer, run_uid, question)
 
     async def sources(self, run_uid: int) -> list[SourceRow]:
         """See the port."""

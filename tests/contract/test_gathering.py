@@ -1,0 +1,205 @@
+"""What arrives together is done together, and gives each asker exactly what he would have got alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from codec.vocabulary import RunStatus
+from tests.support.stores import (
+    DATABASES,
+    OpenedStore,
+    append,
+    audit_row,
+    claim,
+    created,
+    entry,
+    inbox_row,
+    new_run,
+    opened,
+    suspended,
+)
+from worker.adapters.sql.store import SqlRunStore
+from worker.ports.records import Document, Due, Stored, StoredAnswer
+from worker.ports.runs import StoreError
+
+REQUEST = Document(kind="request", version=1, seq=0, payload=b"sealed request")
+
+
+@pytest.fixture(params=DATABASES)
+async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenedStore]:
+    async with opened(request.param, tmp_path) as stores:
+        yield stores
+
+
+@pytest.fixture
+def store(both: OpenedStore) -> SqlRunStore:
+    return both.store
+
+
+def state_at(seq: int, payload: bytes = b"sealed state") -> Document:
+    return Document(kind="state", version=1, seq=seq, payload=payload)
+
+
+# --- What a run stands on
+
+
+async def test_a_new_run_stands_on_its_request(store: SqlRunStore) -> None:
+    row = await created(store, documents=(REQUEST,))
+
+    assert Stored(documents=(REQUEST,), entries=(), answer=None) == await store.stored(row.uid)
+
+
+async def test_a_run_that_is_not_there_stands_on_nothing(store: SqlRunStore) -> None:
+    assert Stored(documents=(), entries=(), answer=None) == await store.stored(4711)
+
+
+async def test_a_begun_run_stands_on_its_newest_snapshot_and_what_came_after(store: SqlRunStore) -> None:
+    row = await created(store, documents=(REQUEST,))
+    [held] = await claim(store, uuids=[row.uuid])
+    await store.commit(append(held, 1, documents=(state_at(1, b"older"),)))
+    await store.commit(append(held, 2, entries=(entry(2), entry(3)), documents=(state_at(3),)))
+    await store.commit(append(held, 4, entries=(entry(4), entry(5))))
+
+    stored = await store.stored(row.uid)
+
+    assert (state_at(3),) == stored.documents  # the request is not read any more
+    assert [4, 5] == [e.seq for e in stored.entries]
+    assert {"t1"} == {e.token for e in stored.entries}
+
+
+async def test_a_continued_run_stands_on_its_base_until_it_has_a_state(store: SqlRunStore) -> None:
+    base = Document(kind="base", version=1, seq=0, payload=b"sealed base")
+    row = await created(store, documents=(base,))
+    [held] = await claim(store, uuids=[row.uuid])
+    await store.commit(append(held, 1))
+
+    stored = await store.stored(row.uid)
+
+    assert (base,) == stored.documents
+    assert [1] == [e.seq for e in stored.entries]
+
+
+async def test_only_the_unconsumed_answer_to_the_open_question_is_read(store: SqlRunStore) -> None:
+    row = await suspended(store)
+    assert (await store.stored(row.uid)).answer is None
+    await store.answer(row, inbox_row(), audit_row(), replace=False)
+
+    stored = await store.stored(row.uid)
+    assert stored.answer == inbox_row()
+
+    [held] = await claim(store, uuids=[row.uuid])
+    await store.commit(append(held, 2, folded="q1", folded_seq=2, question="q1", due=Due.LEASE))
+    assert (await store.stored(row.uid)).answer is None
+
+
+async def test_each_asker_gets_his_own_run(store: SqlRunStore) -> None:
+    rows = [
+        await created(store, documents=(replace(REQUEST, payload=f"sealed {number}".encode()),)) for number in range(40)
+    ]
+
+    found = await asyncio.gather(*(store.stored(row.uid) for row in reversed(rows)))
+
+    assert [f"sealed {number}".encode() for number in reversed(range(40))] == [s.documents[0].payload for s in found]
+
+
+# --- Starts
+
+
+async def test_starts_that_arrive_together_are_all_there_with_their_documents(store: SqlRunStore) -> None:
+    new = [new_run(documents=(REQUEST,), idempotency=f"k{number % 40}") for number in range(60)]
+
+    found = await asyncio.gather(*(store.create(one) for one in new))
+
+    assert [True] * 40 + [False] * 20 == [is_new for _, is_new in found]
+    assert [one.uuid for one in new[:40]] == [row.uuid for row, _ in found[:40]]
+    assert [one.uuid for one in new[:20]] == [row.uuid for row, _ in found[40:]]  # the earlier ones of their keys
+    for row, _ in found[:40]:
+        assert (REQUEST,) == (await store.stored(row.uid)).documents
+
+
+async def test_a_start_that_cannot_be_stored_fails_alone(store: SqlRunStore) -> None:
+    bad = new_run(documents=(REQUEST, REQUEST))
+    good = [new_run(documents=(REQUEST,)) for _ in range(5)]
+
+    found = await asyncio.gather(*(store.create(one) for one in (*good[:2], bad, *good[2:])), return_exceptions=True)
+
+    assert isinstance(found[2], StoreError)
+    assert await store.run(bad.uuid) is None
+    assert 5 == sum(not isinstance(one, BaseException) for one in found)
+    for one in good:
+        assert await store.run(one.uuid) is not None
+
+
+# --- Answers
+
+
+async def test_of_many_answers_at_once_one_counts_and_the_others_are_told_whose(store: SqlRunStore) -> None:
+    rows = [await suspended(store) for _ in range(3)]
+    deciders = [f"decider-{number}" for number in range(20)]
+
+    said = await asyncio.gather(
+        *(
+            store.answer(row, inbox_row(decided_by=name), audit_row("given", actor=name, run=row.uuid), replace=False)
+            for name in deciders
+            for row in rows
+        )
+    )
+
+    for row, outcomes in ((row, said[index::3]) for index, row in enumerate(rows)):
+        [winner] = [name for name, one in zip(deciders, outcomes, strict=True) if one.problem is None]
+        assert {StoredAnswer(problem="answered", decided_by=winner)} == {o for o in outcomes if o.problem is not None}
+        stored = await store.inbox(row.uid, "q1")
+        assert stored is not None
+        assert winner == stored.decided_by
+        assert [winner] == [audited.actor for audited in await store.audit(row.uuid, None)]
+        again = await store.run(row.uuid)
+        assert again is not None
+        assert (winner, RunStatus.WAITING_FOR_APPROVAL, "answer") == (again.answered_by, again.status, again.cause)
+
+
+async def test_each_answer_of_a_batch_stands_under_its_own_guard(both: OpenedStore) -> None:
+    store = both.store
+    open_one, expiring, running = await suspended(store), await suspended(store, expires_in_s=10), await created(store)
+    [held] = await claim(store, uuids=[running.uuid])
+    both.database.shift_clock(11)
+
+    said = await asyncio.gather(
+        store.answer(open_one, inbox_row("another"), audit_row(), replace=False),
+        store.answer(expiring, inbox_row(), audit_row(), replace=False),
+        store.answer(held.row, inbox_row(), audit_row(), replace=False),
+        store.answer(open_one, inbox_row(), audit_row(), replace=False),
+    )
+
+    assert ["stale", "expired", "not_waiting", None] == [one.problem for one in said]
+    assert 1 == len(await store.audit(None, None))
+
+
+async def test_a_denial_replaces_the_unspent_answer_of_a_blocked_run_and_nothing_else(store: SqlRunStore) -> None:
+    row = await suspended(store)
+    await store.answer(row, inbox_row(decided_by="ada"), audit_row(), replace=False)
+    refused = await store.answer(row, inbox_row(decided_by="grace"), audit_row(), replace=True)
+    [held] = await claim(store, uuids=[row.uuid])
+    blocked = append(
+        held,
+        2,
+        status=RunStatus.WAITING_FOR_APPROVAL,
+        due=Due.EXPIRY,
+        release=True,
+        question="q1",
+        question_kind=row.question_kind,
+        question_number=1,
+        keep_expiry=True,
+        blocked="{}",
+    )
+    await store.commit(blocked)
+
+    approved = await store.answer(row, inbox_row(decided_by="alan"), audit_row(), replace=False)
+    denied = await store.answer(row, inbox_row(decided_by="grace", payload=b"a denial"), audit_row(), replace=True)
+
+    assert ("answered", "answered", None) == (refused.problem, approved.problem, denied.problem)
+    assert inbox_row(decided_by="grace", payload=b"a denial") == await store.inbox(row.uid, "q1")
