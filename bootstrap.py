@@ -27,6 +27,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "regate-installed.json"
 LOCKS = {"run": ROOT / "requirements" / "run.lock", "dev": ROOT / "requirements" / "dev.lock"}
+IMAGE_LOCK = ROOT / "requirements" / "image.lock"  # what deploy/Dockerfile installs: run.lock and every extra
+BENCH_LOCK = ROOT / "requirements" / "bench.lock"  # an environment of its own: `python -m bench --install`
 FLOOR = (3, 11)
 PYTEST_WORKERS = "2"  # the cores of a small CI machine
 
@@ -144,7 +146,8 @@ def write_stamp(stamp: dict[str, str | None]) -> None:
 
 def demo(arguments: list[str]) -> int:
     """Run the demonstration and return its exit code."""
-    install("run")
+    # A real model is asked through an extra, which only the dev lock holds.
+    install("dev" if os.environ.get("REGATE_DEMO_BASE_URL") else "run")
     return exit_code(subprocess.run([str(PYTHON), "-m", "worker.demo", *arguments], cwd=ROOT, check=False))
 
 
@@ -167,17 +170,21 @@ def test(arguments: list[str]) -> int:
 
 
 def lock(arguments: list[str]) -> int:
-    """Resolve pyproject.toml into both locks; versions stay as they are unless --upgrade is given."""
+    """Resolve pyproject.toml into all locks; versions stay as they are unless --upgrade is given."""
     uv = shutil.which("uv", path=f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
     if uv is None:
         raise SetupError("run this first: .venv/bin/python -m pip install uv")
     options = ["--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11"]
-    base = [uv, "pip", "compile", *options, "--only-binary=:all:", *arguments, "pyproject.toml"]
-    for name, group in (("run", "build"), ("dev", "dev")):
-        path = LOCKS[name]
+    base = [uv, "pip", "compile", *options, "--only-binary=:all:", *arguments]
+    same_versions = ["--constraint", str(LOCKS["run"])]
+    for path, wanted in (
+        (LOCKS["run"], ["pyproject.toml", "--group", "build"]),
+        (LOCKS["dev"], ["pyproject.toml", "--group", "dev", *same_versions]),
+        (IMAGE_LOCK, ["pyproject.toml", "--all-extras", "--group", "build", "--constraint", str(LOCKS["dev"])]),
+        (BENCH_LOCK, ["--group", "bench"]),
+    ):
         path.parent.mkdir(exist_ok=True)
-        same_versions = [] if name == "run" else ["--constraint", str(LOCKS["run"])]
-        run_quietly([*base, "--group", group, *same_versions, "--output-file", str(path)], f"locking {name}")
+        run_quietly([*base, *wanted, "--output-file", str(path)], f"locking {path.stem}")
         if "://" in path.read_text():
             raise SetupError(f"{path.name} names an address; a dependency is given as a link")
         say(f"wrote {path.relative_to(ROOT)}")
@@ -198,6 +205,7 @@ def static_checks() -> dict[str, bool]:
             "sizes": [python, "scripts/check_sizes.py"],
             "honcho check": [str(VENV / "bin" / "honcho"), "check"],
             "locks": [python, "bootstrap.py", "check-locks"],
+            "deploy": [python, "scripts/check_deploy.py"],
         }.items()
     }
 
@@ -214,12 +222,14 @@ def static_check(name: str, command: list[str]) -> bool:
 
 
 def check_locks(arguments: list[str]) -> int:
-    """Return 1 if a lock names an address, or the dev lock does not hold all of the run lock."""
+    """Return 1 if a lock names an address, or does not hold all of the smaller one: run, image, dev."""
     no_arguments(arguments)
-    texts = {name: path.read_text() for name, path in LOCKS.items()}
-    faults = [f"{name}.lock names an address or an option" for name, text in texts.items() if foreign(text)]
+    texts = {name: path.read_text() for name, path in {**LOCKS, "image": IMAGE_LOCK}.items()}
+    addressed = {**texts, "bench": BENCH_LOCK.read_text()}
+    faults = [f"{name}.lock names an address or an option" for name, text in addressed.items() if foreign(text)]
     pins = {name: set(re.findall(r"^[^\s#].*?(?= \\$)", text, re.MULTILINE)) for name, text in texts.items()}
-    faults += [f"dev.lock lacks {pin}" for pin in sorted(pins["run"] - pins["dev"])]
+    for smaller, larger in (("run", "image"), ("image", "dev")):
+        faults += [f"{larger}.lock lacks {pin}" for pin in sorted(pins[smaller] - pins[larger])]
     for fault in faults:
         say(fault)
     return 1 if faults else 0

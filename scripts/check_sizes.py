@@ -15,8 +15,8 @@ from pathlib import Path
 MODULE_LINES = 400
 PRODUCT_FUNCTION_LINES = 40
 OTHER_FUNCTION_LINES = 60  # a test or a script is read from top to bottom, so it may be longer
-PRODUCT = ("codec", "worker")
-OTHER = ("tests", "scripts", "bootstrap.py")
+PRODUCT = ("codec", "worker", "bench")
+OTHER = ("tests", "scripts", "examples", "bootstrap.py")
 GENERATED = ("migrations", "versions")  # one migration is one script; it is never edited again
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

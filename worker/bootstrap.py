@@ -61,6 +61,8 @@ __all__ = [
 
 _ALIVE_S: Final = 30.0
 """Seconds without a beat after which a process counts as gone; it beats every third of that."""
+_FORGOTTEN_S: Final = 86_400.0
+"""Seconds of silence after which a process that was killed is forgotten: long enough to look for it the next morning."""
 
 
 class StartError(Exception):
@@ -90,6 +92,7 @@ class LazySignals:
         self._listeners = listeners
         self._valkey: EmbeddedValkey | None = None
         self._redis: RedisSignals | None = None
+        self._opening = asyncio.Lock()  # two who wake at once must not start or join the embedded broker twice
 
     async def wake(self, uuids: Sequence[str]) -> bool:
         """See the port. Without anybody to listen nothing is sent: the sweeper of the next worker finds the runs."""
@@ -114,6 +117,10 @@ class LazySignals:
 
     async def url(self) -> str:
         """Give the broker's address, starting or joining the embedded one. Errors: `StartError`."""
+        async with self._opening:
+            return await self._url()
+
+    async def _url(self) -> str:
         url = self._settings.broker_url
         if url == EMBEDDED:
             if self._valkey is None:
@@ -157,6 +164,7 @@ async def open_installation(
             opened = await _open(stack, settings, kind, log)
         except (KeyRingError, MigrationError, ToolModuleError, ToolDeclarationError) as error:
             raise StartError(str(error)) from None
+        stack.push_async_callback(opened.runtime.woken)
         await opened.runtime.host.start(claims=kind in ("worker", "up"))
         stack.push_async_callback(opened.runtime.host.drain)
         if kind in ("worker", "up", "sweeper"):
@@ -274,6 +282,7 @@ async def check_ring(settings: Settings) -> int:
 
 
 async def _register(stack: AsyncExitStack, opened: Installation, kind: str) -> None:
+    await opened.fleet.remove_silent(_FORGOTTEN_S)
     await opened.fleet.register(opened.identity, kind=kind, host=socket.gethostname(), pid=os.getpid())
     stack.push_async_callback(opened.fleet.remove, opened.identity)
     beating = asyncio.create_task(_beat(opened, kind), name="beat")

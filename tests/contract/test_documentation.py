@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -118,6 +120,29 @@ def test_the_first_run_of_the_readme_runs(tmp_path: Path) -> None:
     stored, answer = done.stdout.splitlines()
     assert "completed" == regate.json("show", stored.removeprefix("stored as "))["status"]
     assert "Order 7 is on its way." == answer
+
+
+def test_the_program_of_the_page_on_transactions_runs(tmp_path: Path) -> None:
+    """On the README's catalogue: its order and the run are there."""
+    regate = Regate(tmp_path)
+    for block in blocks(README, "toml"):
+        (tmp_path / block.split()[1]).write_text(block)
+    regate("catalog", "apply", "catalogue.toml")
+    (program,) = blocks(PAGES["enqueue.md"], "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        env=regate.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    with closing(sqlite3.connect(tmp_path / ".regate" / "regate.db")) as database:
+        ordered, runs = (database.execute(f"SELECT {what}").fetchall() for what in ("run FROM orders", "uuid FROM run"))
+        assert ordered == runs
+    assert ["queued"] == [run["status"] for run in regate("runs", "--json").documents]
 
 
 def test_the_tool_of_the_page_can_be_loaded(tmp_path: Path) -> None:

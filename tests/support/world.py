@@ -124,16 +124,22 @@ async def eventually(
 
 
 class LocalSignals:
-    """Wake-ups inside one process. `down` = they cannot be sent; `lost` = they are sent and arrive nowhere."""
+    """Wake-ups inside one process.
+
+    `down` = they cannot be sent; `lost` = they are sent and arrive nowhere; `broken` = sending raises, as a bug would.
+    """
 
     def __init__(self) -> None:
         self.host: Host | None = None
         self.down = False
         self.lost = False
+        self.broken = False
         self.sent: list[str] = []
 
     async def wake(self, uuids: Sequence[str]) -> bool:
         """See the port."""
+        if self.broken:
+            raise RuntimeError
         if self.down:
             return False
         self.sent.extend(uuids)
@@ -410,22 +416,25 @@ async def open_world(
     store: type[SqlRunStore] = SqlRunStore,
     checks: bool = True,
     migrated: bool = False,
+    url: str | None = None,
     **figures: Any,
 ) -> AsyncIterator[World]:
     """Open an installation, with the standard catalogue unless `create` is False; check and close it at the end.
 
-    `migrated` = the schema is made as other processes expect it, which takes longer.
+    `migrated` = the schema is made as other processes expect it, which takes longer. `url` = a database that has its
+    schema already.
     """
     before = os.environ.get(LEDGER)
     os.environ[LEDGER] = str(folder / "ledger.jsonl")
-    url = f"sqlite:///{folder / 'regate.db'}"
-    if migrated:
+    made = url is not None
+    url = url or f"sqlite:///{folder / 'regate.db'}"
+    if migrated and not made:
         await asyncio.to_thread(migrate, url)
     database = Database.open(url)
     world: World | None = None
     sweeping: asyncio.Task[None] | None = None
     try:
-        if create and not migrated:
+        if create and not migrated and not made:
             await database.create_all()
         world = await _assemble(folder, database, models, clock or SystemClock(), store, Figures(**figures))
         if create:

@@ -34,7 +34,8 @@ async def ensure_ring(database: Database, path: Path) -> KeyRing:
     ring = _load_if_there(path)
     if ring is None:
         ring = await _first_ring(database, path)
-    await database.transact(register_ring, ring)
+    if not await database.read(_is_registered, ring):  # whoever opens is not to wait for somebody who writes
+        await database.transact(register_ring, ring)
     return ring
 
 
@@ -89,6 +90,11 @@ def verify_ring(connection: sa.Connection, ring: KeyRing | None) -> None:
 def holds_sealed(connection: sa.Connection) -> bool:
     """Tell whether any sealed column has a row."""
     return any(connection.execute(sa.select(table.c[name]).limit(1)).first() is not None for table, name in SEALED)
+
+
+def _is_registered(connection: sa.Connection, ring: KeyRing) -> bool:
+    verify_ring(connection, ring)
+    return any(row.active and row.id == ring.active for row in _known(connection))
 
 
 def _refuse_new_ring(connection: sa.Connection, path: Path) -> None:
