@@ -49,6 +49,7 @@ DEFAULTS = {
     "REGATE_SWEEP_SECONDS": "5",
     "REGATE_RETRY_SECONDS": "30,60,120",
     "REGATE_FILES_ROOT": "",
+    "REGATE_BEAT_FILE": "",
     "REGATE_LOG": "console",
     "REGATE_PRIVACY": "metadata",
 }
@@ -119,6 +120,8 @@ class Settings:
     retry_seconds: tuple[float, ...]
     """The wait before each retry of a parked run; as many retries as there are waits."""
     files_root: Path | None
+    beat_file: Path | None
+    """Its time is renewed each second while the event loop of a worker or sweeper turns."""
     log: LogFormat
     privacy: Privacy
     provider_keys: Mapping[str, str] = field(repr=False)
@@ -157,6 +160,7 @@ class Settings:
             sweep_seconds=given.read("REGATE_SWEEP_SECONDS", _seconds),
             retry_seconds=given.read("REGATE_RETRY_SECONDS", _waits),
             files_root=given.read_or("REGATE_FILES_ROOT", _path, None),
+            beat_file=given.read_or("REGATE_BEAT_FILE", _path, None),
             log=given.read("REGATE_LOG", _member_of(LogFormat)),
             privacy=given.read("REGATE_PRIVACY", _member_of(Privacy)),
             provider_keys=MappingProxyType(given.provider_keys()),
@@ -177,6 +181,7 @@ class Settings:
             "REGATE_SWEEP_SECONDS": f"{self.sweep_seconds:.10g}",
             "REGATE_RETRY_SECONDS": ",".join(f"{wait:.10g}" for wait in self.retry_seconds),
             "REGATE_FILES_ROOT": str(self.files_root or ""),
+            "REGATE_BEAT_FILE": str(self.beat_file or ""),
             "REGATE_LOG": self.log.value,
             "REGATE_PRIVACY": self.privacy.value,
         }

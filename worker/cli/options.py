@@ -57,7 +57,7 @@ def common(function: Callable[..., int | None]) -> Callable[..., int | None]:
 
     found: Callable[..., int | None] = wrapped
     for name in reversed(DEFAULTS):
-        # Hidden: thirteen lines in every command's help would hide the command's own options.
+        # Hidden: a line for each in every command's help would hide the command's own options.
         found = click.option(flag_of(name), _variable(name), metavar="VALUE", hidden=True)(found)
     found = click.option("--as", "acts_as", metavar="NAME", help="Act as this actor.")(found)
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(found)

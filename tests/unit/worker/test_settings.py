@@ -56,6 +56,7 @@ def test_everything_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         sweep_seconds=5.0,
         retry_seconds=(30.0, 60.0, 120.0),
         files_root=None,
+        beat_file=None,
         log=LogFormat.CONSOLE,
         privacy=Privacy.METADATA,
         provider_keys={},
