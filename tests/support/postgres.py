@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +60,15 @@ _SETTINGS: Final = {
     "autovacuum": "off",  # it would hold up the cloning of the template, and no test lives long enough to need it
     "log_min_messages": "fatal",
 }
+_DURABLE: Final = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "wal_level": "replica",
+    "shared_buffers": "128MB",
+    "max_wal_size": "1GB",
+    "autovacuum": "on",
+}
+"""PostgreSQL's own defaults in place of ours for tests: what is committed is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +118,34 @@ class Server:
 
 
 @cache
-def server() -> Server:
-    """Give the server of this test run; started now unless another process did, used until this process ends."""
+def server(*, durable: bool = False) -> Server:
+    """Give the server of this test run; started now unless another process did, used until this process ends.
+
+    `durable` = another one, with the server's default settings: for measurements.
+    """
     given = os.environ.get(URL_VARIABLE)
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}x{uuid.uuid4().hex}")[:12]
     if given:
         found = Server(url=given, run=run)
         found.execute("SELECT 1")
         return found
-    folder = Path(tempfile.gettempdir()) / f"regate-postgres-{os.getuid()}-{run}"
-    return Server(url=_join(folder), run=run)
+    name = f"regate-postgres-{os.getuid()}-{run}{'-durable' if durable else ''}"
+    found = Server(url=_join(Path(tempfile.gettempdir()) / name, durable=durable), run=run)
+    _await_recovery(found)
+    return found
+
+
+def _await_recovery(of: Server) -> None:
+    """Wait for a server that listens already and says that it is starting up: the disk was slow."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            of.execute("SELECT 1")
+            return
+        except import_module("asyncpg").CannotConnectNowError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 @cache
@@ -184,7 +211,7 @@ def _in_thread(work: Callable[[], T]) -> T:
 # --- a user of the server
 
 
-def _join(folder: Path) -> str:
+def _join(folder: Path, *, durable: bool) -> str:
     """Become a user of the server in `folder`, start it if it is not there, and give its URL."""
     deadline = time.monotonic() + _START_S
     while True:
@@ -196,7 +223,7 @@ def _join(folder: Path) -> str:
                 os.close(users)  # the last keeper has just removed the folder, and somebody made it anew
                 continue
             with _locked(folder / "start.lock"):
-                return _url_of(folder, deadline)
+                return _url_of(folder, deadline, durable=durable)
         except FileNotFoundError:  # as above, and nobody has made it anew yet
             if time.monotonic() > deadline:
                 raise
@@ -205,10 +232,10 @@ def _join(folder: Path) -> str:
 _keepers: Final[list[subprocess.Popen[bytes]]] = []  # they outlive us; a forgotten one would warn
 
 
-def _url_of(folder: Path, deadline: float) -> str:
+def _url_of(folder: Path, deadline: float, *, durable: bool) -> str:
     ready = folder / "ready.json"
     if not ready.exists():
-        command = [sys.executable, "-I", "-S", __file__, str(folder), *_binaries(folder)]
+        command = [sys.executable, "-I", "-S", __file__, str(folder), *_binaries(folder), *(["durable"] * durable)]
         with (folder / "keeper.log").open("ab") as log:
             keeper = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env={}, start_new_session=True
@@ -265,12 +292,12 @@ def _locked(path: Path) -> Iterator[None]:
 # --- the keeper
 
 
-def keep(folder: Path, binaries: Path, user: str) -> None:
+def keep(folder: Path, binaries: Path, user: str, *, durable: bool) -> None:
     """Start a server, say where it is, stop it with its last user, and leave nothing."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     users = os.open(folder / "users.lock", os.O_RDWR | os.O_CLOEXEC)
     try:
-        running, port = _start(folder / "data", binaries, user)
+        running, port = _start(folder / "data", binaries, user, _SETTINGS | (_DURABLE if durable else {}))
         try:
             _await_port(running, port)
             half = folder / "ready.half"
@@ -287,7 +314,7 @@ def keep(folder: Path, binaries: Path, user: str) -> None:
         _remove(folder)
 
 
-def _start(data: Path, binaries: Path, user: str) -> tuple[subprocess.Popen[bytes], int]:
+def _start(data: Path, binaries: Path, user: str, wanted: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
     """Make a cluster and run a server on it, as another user if one is named."""
     who: dict[str, Any] = {"stdin": subprocess.DEVNULL, "cwd": "/", "env": {"PATH": "/usr/bin:/bin", "TZ": "UTC"}}
     data.mkdir(mode=0o700)
@@ -298,7 +325,7 @@ def _start(data: Path, binaries: Path, user: str) -> tuple[subprocess.Popen[byte
     options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D", str(data)]
     subprocess.run([str(binaries / "initdb"), *options], stdout=subprocess.DEVNULL, check=True, **who)
     port = _free_port()
-    settings = [part for name, value in (_SETTINGS | {"port": str(port)}).items() for part in ("-c", f"{name}={value}")]
+    settings = [part for name, value in {**wanted, "port": str(port)}.items() for part in ("-c", f"{name}={value}")]
     command = [str(binaries / "postgres"), "-D", str(data), *settings]
     # The keeper has no other thread.
     return subprocess.Popen(command, preexec_fn=_die_with(os.getpid()), **who), port  # noqa: PLW1509
@@ -355,4 +382,4 @@ def _await_port(running: subprocess.Popen[bytes], port: int) -> None:
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    keep(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], durable="durable" in sys.argv[4:])

@@ -1,0 +1,1 @@
+"""The benchmark: `python -m bench` measures, prints a table and writes docs/performance.md."""
