@@ -63,7 +63,10 @@ class ShownPreview(_Document, frozen=True, kw_only=True):
 
 
 class ShownCall(_Document, frozen=True, kw_only=True):
-    """A call of the open turn. `arguments` is an object, raw text when it is none, None when not to be read."""
+    """A call of the open turn. `arguments` is an object, raw text when it is none, None when not to be read.
+
+    Shape: `key` is what its tool was or will be given, the same at every repetition.
+    """
 
     id: str
     name: str
@@ -73,6 +76,7 @@ class ShownCall(_Document, frozen=True, kw_only=True):
     decision: str | None
     decided_by: str | None
     preview: ShownPreview | None
+    key: str
 
 
 class ShownInput(_Document, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -205,6 +206,23 @@ def test_the_doctor_finds_what_is_wrong(regate: Regate) -> None:
     lost = regate("doctor", code=1).out
     assert "the key ring is missing" in lost
     assert "start" == regate("runs", "--json", code=1).error["code"]
+
+
+def test_the_doctor_names_what_waits_without_an_end(regate: Regate) -> None:
+    """An approval that never expires is told, and so is a run that nobody takes; one that expires in time is not."""
+    uuid = regate.json("run", "-c", "support", "please", code=0)["uuid"]
+    found = {check["name"]: check["message"] for check in regate.json("doctor")["checks"]}
+    assert uuid in found["waiting for approval"]
+    regate("catalog", "set", "configuration", "support", "approval_ttl_s=600")
+    regate("approve", uuid, "--yes", "--wait")
+    regate.json("run", "-c", "support", "please", code=0)
+    queued = regate.json("enqueue", "-c", "support", "please")["uuid"]
+    with sqlite3.connect(regate.folder / ".regate" / "regate.db") as database:
+        database.execute("UPDATE run SET due_at = due_at - 3600 WHERE uuid = ?", (queued,))
+    found = {check["name"]: check["message"] for check in regate.json("doctor")["checks"]}
+    assert "waiting for approval" not in found
+    assert queued in found["due"]
+    assert "1 h" in found["due"]
 
 
 def test_a_list_of_commands_is_quick() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from codec.actor import LOCAL
 from codec.request import RunAugmentation
@@ -17,7 +17,7 @@ from codec.vocabulary import BlockedReason, QuestionKind, RunStatus, Termination
 from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
 from worker.adapters.sql.store import SqlRunStore
-from worker.ports.records import Claimed, EntryRow, RunFilter
+from worker.ports.records import AuditRow, Claimed, EntryRow, RunFilter
 from worker.runtime.errors import (
     ConflictError,
     InvalidError,
@@ -150,6 +150,26 @@ async def test_a_send_in_flight_is_stopped_by_a_cancel(tmp_path: Path) -> None:
         await eventually(lambda: _let_go(world, uuid), "the segment closes the run")
         assert ["run_started", "cancel_requested"] == await world.kinds(uuid)
         assert {"possible"} == {row["state"] for row in await world.exposures(uuid)}
+
+
+async def test_what_a_late_reply_used_is_counted_and_nothing_else_of_it(tmp_path: Path) -> None:
+    """Cancelled by another process: this one hears of it when it commits the reply, which was paid for."""
+    async with open_world(tmp_path) as world:
+        usage = {"input_tokens": 60, "output_tokens": 10}
+        world.script(reply("", call("write", n=1), usage=usage, delay_ms=400))
+        uuid = (await world.runtime.enqueue(world.ask(snippets=["incident"]))).uuid
+        await eventually(world.sent, "the send is out")
+        row = await world.row(uuid)
+
+        assert await world.store.cancel_running(
+            row, AuditRow(decision="run_cancelled", actor="ada", via="test", run=uuid)
+        )
+
+        await eventually(lambda: _let_go(world, uuid), "the segment closes the run")
+        row = await world.row(uuid)
+        assert (RunStatus.CANCELLED, 60, 10, 0) == (row.status, row.input_tokens, row.output_tokens, row.rounds)
+        assert ["run_started", "cancel_requested", "model_replied"] == await world.kinds(uuid)
+        assert {"answered"} == {exposed["state"] for exposed in await world.exposures(uuid)}
 
 
 async def test_a_cancelled_run_of_a_dead_worker_is_closed_by_the_sweeper(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from codec.transcript import Message
 from codec.vocabulary import CallStatus, Phase, Role, TerminationReason, Verdict
 from scripts.draw_states import MOVES
 from tests.support.walking import CLOSED, TURNS, Edge, LawBrokenError, Walk, a_cycle, dead_ends, walk
-from worker.core import answering, calls, machine, people, sending, settling, transitions
+from worker.core import answering, calls, machine, people, replies, sending, settling, transitions
 from worker.core.machine import EVENTS, TABLE
 from worker.core.work import Draft
 
@@ -215,7 +215,7 @@ def test_a_state_that_nobody_can_leave_is_found(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_run_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a failed send always had another hop, the walk would go round."""
-    monkeypatch.setattr(transitions, "_next_hop", lambda draft: 1)
+    monkeypatch.setattr(replies, "_next_hop", lambda draft: 1)
     found = walk(turns=TURNS[:1], variants=("permitting",), stored=False)
 
     assert a_cycle(found, lambda edge: not (edge.edited or edge.person or edge.again)) is not None

@@ -285,6 +285,10 @@ def _take(found: Walk, key: object, node: Node, label: str, event: Event, policy
         empty = not result.commands and not result.decisions and not result.denials
         _law(found, key, label, result.state == node.state and empty, "stale leaves state and commands untouched")
         return None
+    if phase is Phase.DONE and node.state is not None:
+        counted = msgspec.structs.replace(result.state, counters=node.state.counters, policy=node.state.policy)
+        _law(found, key, label, counted == node.state and not result.commands, "after the end only usage is counted")
+        return None
     after = _ghosts(node, event, result, policy)
     for law, holds in laws(node, event, result, after):
         _law(found, key, label, holds, law)

@@ -6,6 +6,7 @@ Each execution is noted in the ledger of `tests.support.example_tools`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -116,6 +117,22 @@ async def read_at(gate: str, *, call: ToolCallInfo) -> str:
     """Note the start, wait until the file `gate` is there, then return."""
     _note("read_at", call)
     await _until(Path(gate))
+    return "passed"
+
+
+@tool(
+    effect="non_idempotent_write",
+    data_class="public_content",
+    parameters=_schema("gate", gate="string"),
+    timeout_s=0.2,
+)
+async def write_deaf(gate: str, *, call: ToolCallInfo) -> str:
+    """Wait until the file `gate` is there, whatever anybody says meanwhile."""
+    _note("write_deaf", call)
+    waiting = asyncio.ensure_future(_until(Path(gate)))
+    while not waiting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(waiting)
     return "passed"
 
 

@@ -33,7 +33,7 @@ from codec.facts import Facts
 from codec.request import ModelOptions
 from codec.suspended import STATE_VERSION, Limits, SuspendedRunState
 from codec.vocabulary import STATUS_OF, Enforcement, Phase, RunStatus, TerminationReason
-from worker.core import answering, transitions
+from worker.core import answering, replies, transitions
 from worker.core.errors import ProtocolError
 from worker.core.window import FIRST_CALIBRATION
 from worker.core.work import Draft, Step
@@ -106,8 +106,8 @@ TABLE: Final[dict[Phase, dict[type[Any], _Transition]]] = {
         **_ANSWERS_LATE,
         **_ALWAYS,
         RunResumed: transitions.resume_working,
-        ModelReplied: transitions.model_replied,
-        ModelFailed: transitions.model_failed,
+        ModelReplied: replies.model_replied,
+        ModelFailed: replies.model_failed,
     },
     Phase.TOOLS: {
         **_ANSWERS_LATE,
@@ -127,7 +127,13 @@ TABLE: Final[dict[Phase, dict[type[Any], _Transition]]] = {
         Expired: _expire,
     },
     Phase.PARKED: {**_ANSWERS_LATE, **_ALWAYS, RunResumed: transitions.resume_working},
-    Phase.DONE: {**_ANSWERS_LATE, PolicyReplaced: STALE, CancelRequested: STALE, StateCorrupted: STALE},
+    Phase.DONE: {
+        **_ANSWERS_LATE,
+        ModelReplied: replies.reply_after_end,
+        PolicyReplaced: STALE,
+        CancelRequested: STALE,
+        StateCorrupted: STALE,
+    },
 }
 """Every allowed pair besides `NEW × RunStarted`, which makes the state. `docs/states.md` is generated from it."""
 

@@ -6,11 +6,9 @@ from typing import Final
 
 import msgspec
 
-from codec.commands import Preview, Suspend
+from codec.commands import Preview
 from codec.decisions import Decision
 from codec.events import (
-    ModelFailed,
-    ModelReplied,
     PolicyReplaced,
     Previewed,
     RunResumed,
@@ -20,7 +18,6 @@ from codec.events import (
 )
 from codec.facts import Facts
 from codec.suspended import STATE_VERSION, Blocked, Call, CallPreview, Counters, Limits, SuspendedRunState
-from codec.transcript import Message, ToolCall
 from codec.vocabulary import (
     BlockedReason,
     CallStatus,
@@ -34,22 +31,20 @@ from codec.vocabulary import (
     Verdict,
 )
 from worker.core.assembly import assemble
-from worker.core.calls import calls_of_reply, failed
-from worker.core.gate import route_of_hop
+from worker.core.calls import failed
 from worker.core.offering import tool_named
 from worker.core.people import holds
+from worker.core.replies import expired_again
 from worker.core.sending import judge, send
 from worker.core.settling import ask_again, change_call, settle
 from worker.core.sources import gone_carried
-from worker.core.window import FIRST_CALIBRATION, recalibrated
+from worker.core.window import FIRST_CALIBRATION
 from worker.core.work import Draft
 from worker.core.zones import strictest
 
 __all__ = [
     "CRASH_CAP",
     "counters_at",
-    "model_failed",
-    "model_replied",
     "policy_replaced",
     "previewed",
     "resume_tools",
@@ -65,9 +60,6 @@ CRASH_CAP: Final = 5
 process does not take its neighbours for ever."""
 _MAX_ROUNDS: Final = 200
 """Ceiling of the rounds of any run; a state with more, or with none, could not be read back."""
-PERMIT_CAP: Final = 10
-"""Permits in a row that were not performed in time; then the send or call counts as failed. A process that is too busy
-to act within two seconds ten times over must not fill the journal."""
 _REMOTE_CALLS: Final = 20
 """Remote tool calls of a run (the reference system's figure)."""
 
@@ -281,76 +273,6 @@ def _take_facts(draft: Draft, facts: Facts) -> None:
         draft.put(dropped=(*draft.state.dropped, *gone))
 
 
-def model_replied(draft: Draft, event: ModelReplied) -> None:
-    """Take a whole answer: an end, or a turn of calls."""
-    state, reply = draft.state, event.reply
-    if state.send is None or state.send.id != event.send:
-        draft.late()
-        return
-    counters = state.counters
-    draft.count(
-        rounds=counters.rounds + (0 if state.synthesis else 1),
-        overdue=0,
-        input_tokens=counters.input_tokens + max(0, reply.usage.input_tokens),
-        output_tokens=counters.output_tokens + max(0, reply.usage.output_tokens),
-    )
-    calls = () if state.synthesis else calls_of_reply(state, reply)
-    said = tuple(ToolCall(id=c.id, name=c.name, arguments=c.proposed) for c in calls)
-    message = Message(role=Role.ASSISTANT, content=reply.text, tool_calls=said, signed=reply.signed)
-    draft.put(
-        transcript=(*state.transcript, message),
-        calibration=recalibrated(state.calibration, state.send.estimate, reply.usage.input_tokens),
-        send=None,
-        hop=0,
-        retries=0,
-        calls=calls,
-    )
-    if calls:
-        draft.count(turns=counters.turns + 1)
-        settle(draft)
-    else:
-        draft.finish(TerminationReason.MAX_ITERATIONS if state.synthesis else TerminationReason.COMPLETED)
-
-
-def model_failed(draft: Draft, event: ModelFailed) -> None:
-    """Meet a failed send: again under a new permit, at the next hop, parked for later, or the end."""
-    state = draft.state
-    if state.send is None or state.send.id != event.send:
-        draft.late()
-        return
-    draft.put(send=None)
-    if _again(draft, event.failure):
-        send(draft)
-    elif not (event.failure.retryable or event.failure is FailureClass.PERMIT_EXPIRED):
-        draft.finish(TerminationReason.NOT_RETRYABLE)
-    elif (hop := _next_hop(draft)) is not None:
-        draft.put(hop=hop)
-        send(draft)
-    elif state.retries < state.limits.retries:
-        draft.put(phase=Phase.PARKED, hop=0, retries=state.retries + 1)
-        draft.commands.append(Suspend(parked=state.retries + 1, not_before_ms=event.not_before_ms))
-    else:
-        draft.finish(TerminationReason.RETRIES_EXHAUSTED)
-
-
-def _again(draft: Draft, failure: FailureClass) -> bool:
-    """Count permits that expired in a row, and tell whether this one is simply given anew."""
-    overdue = draft.state.counters.overdue + 1 if failure is FailureClass.PERMIT_EXPIRED else 0
-    within = 0 < overdue <= PERMIT_CAP
-    draft.count(overdue=overdue if within else 0)
-    return within
-
-
-def _next_hop(draft: Draft) -> int | None:
-    configuration = draft.state.facts.configuration
-    chain = () if configuration is None else configuration.fallbacks
-    for hop in range(draft.state.hop + 1, len(chain) + 1):
-        route = route_of_hop(draft.state.facts, hop)
-        if route is not None and route.provider is not None:
-            return hop
-    return None
-
-
 def tool_returned(draft: Draft, event: ToolReturned) -> None:
     """Take a call's result; its class joins the high-water mark."""
     call = _find(draft, event.call, CallStatus.OPEN)
@@ -372,7 +294,7 @@ def tool_failed(draft: Draft, event: ToolFailed) -> None:
     call = _find(draft, event.call, CallStatus.OPEN)
     if call is None:
         return
-    if _again(draft, event.failure):
+    if expired_again(draft, event.failure):
         change_call(draft, msgspec.structs.replace(call, status=CallStatus.HELD, executed=None))
     elif event.failure in (FailureClass.NOT_EXECUTED, FailureClass.PERMIT_EXPIRED):
         change_call(draft, failed(call, f"{call.name} did nothing."))

@@ -42,6 +42,10 @@ class Fleet(Protocol):
         """All processes; alive are those that beat within `alive_s` seconds."""
         ...
 
+    async def remove_silent(self, silent_s: float) -> int:
+        """Forget the processes that have not beaten for so long; gives their number."""
+        ...
+
     async def remove(self, id: str) -> None:
         """Say that it has ended."""
         ...

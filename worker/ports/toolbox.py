@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from codec.facts import ToolFacts
 from codec.vocabulary import FailureClass
 
 __all__ = [
+    "PREVIEW_LIMIT_S",
     "NotExecuted",
     "RegisteredTool",
     "ToolCallInfo",
@@ -17,6 +18,9 @@ __all__ = [
     "ToolResult",
     "Toolbox",
 ]
+
+PREVIEW_LIMIT_S: Final = 10.0
+"""Seconds that a preview may take: a person waits for it, and the run can wait without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,5 +81,8 @@ class Toolbox(Protocol):
         ...
 
     async def preview(self, name: str, arguments: str, info: ToolCallInfo) -> tuple[tuple[str, ...], bool]:
-        """Lines for a person and whether the preview failed. Total; at most 20 lines of 500 characters and a rest."""
+        """Lines for a person and whether the preview failed.
+
+        Total; at most 20 lines of 500 characters and a rest, within `PREVIEW_LIMIT_S`.
+        """
         ...

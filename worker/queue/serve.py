@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from worker.bootstrap import Installation, LazySignals, open_installation
+from worker.queue.beat import beating
 from worker.queue.broker import make_broker, run_worker
 from worker.queue.middleware import WorkerHooks
+from worker.queue.watchdog import watched
 from worker.runtime.sweeper import sweep_forever
 from worker.settings import Settings
 from worker.telemetry import Log
@@ -23,7 +25,15 @@ async def serve_worker(settings: Settings, *, kind: str, log: Log, ready: Callab
 
     `ready` is called when wake-ups are taken. Errors: `StartError`.
     """
-    async with open_installation(settings, kind=kind, log=log) as opened:
+    with watched(log, settings.lease_seconds / 3):
+        await _serve_worker(settings, kind, log, ready)
+
+
+async def _serve_worker(settings: Settings, kind: str, log: Log, ready: Callable[[], None]) -> None:
+    async with (
+        beating(settings.beat_file, log) as beat,
+        open_installation(settings, kind=kind, log=log) as opened,
+    ):
         stop = _stop_on_signals(log)
         host, loop = opened.runtime.host, asyncio.get_running_loop()
 
@@ -39,8 +49,10 @@ async def serve_worker(settings: Settings, *, kind: str, log: Log, ready: Callab
             async with _sweeping(opened, host.wake_oldest, log):
                 host.wake_oldest()
                 log("worker.ready", {"holder": opened.identity})
+                beat.ready()
                 ready()
                 await stop.wait()
+            beat.draining()
             log("worker.draining", {"runs": host.running})
         finally:
             await asyncio.to_thread(running.stop)
@@ -51,12 +63,17 @@ async def serve_worker(settings: Settings, *, kind: str, log: Log, ready: Callab
 
 async def serve_sweeper(settings: Settings, *, log: Log, ready: Callable[[], None]) -> None:
     """Sweep until SIGTERM or SIGINT, without driving anything. Errors: `StartError`."""
-    async with open_installation(settings, kind="sweeper", log=log) as opened:
+    async with (
+        beating(settings.beat_file, log) as beat,
+        open_installation(settings, kind="sweeper", log=log) as opened,
+    ):
         stop = _stop_on_signals(log)
         async with _sweeping(opened, None, log):
             log("sweeper.ready", {"holder": opened.identity})
+            beat.ready()
             ready()
             await stop.wait()
+        beat.draining()
     log("sweeper.stopped", {})
 
 

@@ -7,6 +7,7 @@ here ends with the run released, or with its lease left to end (a crash, a lost 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypedDict
 
@@ -30,8 +31,10 @@ from codec.facts import Facts, facts_digest
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import CallStatus, Phase, SourceKind
 from worker.core.machine import step
+from worker.core.remembering import remembered
 from worker.ports.records import Append, Commit, CommitStatus
 from worker.ports.runs import StoreError
+from worker.ports.toolbox import PREVIEW_LIMIT_S
 from worker.runtime.effects import Answered, Failed, Outcome, Previewing, Returned, perform
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
@@ -39,9 +42,8 @@ from worker.runtime.journalling import append_of
 from worker.runtime.metadata import Stepped
 from worker.runtime.parts import Parts
 from worker.runtime.slots import ProviderSlots, Slot
-from worker.runtime.traces import exposures_of
 
-__all__ = ["CANCELLED_WORD", "Follow", "Segment", "Stamp", "live_facts", "stamp"]
+__all__ = ["CANCELLED_WORD", "Follow", "Segment", "Stamp", "live_facts", "same_facts", "stamp"]
 
 CANCELLED_WORD: Final = "run_cancelled"
 """The audit's word for a cancel."""
@@ -89,13 +91,14 @@ class Segment:
                 return [self._event(task) for task in done]
             if hold.cancelled:
                 return await self._closing([])
-            await self._until(*self._flights)
+            await hold.attention.wait()
+            hold.attention.clear()
 
-    async def _until(self, *tasks: asyncio.Future[Any]) -> None:
-        """Wait until one of the tasks is done or the process wants this run's attention."""
+    async def _until(self, task: asyncio.Future[Any]) -> None:
+        """Wait until the task is done or something wants this run's attention."""
         waiter = asyncio.ensure_future(self._hold.attention.wait())
         try:
-            await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiter.cancel()
             self._hold.attention.clear()
@@ -182,9 +185,7 @@ class Segment:
         hold.seq += len(append.entries)
         hold.head = append.head
         hold.proved_at = max(hold.proved_at, commit.at)
-        sent = tuple(e for e in exposures_of(hold, steps, sent=True) if e.sends)
-        if sent:
-            hold.last_sent = sent
+        hold.last_sent = tuple(e for e in append.exposures if e.sends) or hold.last_sent
         if append.release:
             _give_back(slot)
             return False
@@ -200,11 +201,29 @@ class Segment:
                     flight = perform(self._parts, self._hold, state, command, committed_at)
                     task = asyncio.ensure_future(flight)
                     self._flights[task] = command
+                    task.add_done_callback(self._attend)
+                    self._hold.allow(self._parts.clock.monotonic() + self._limit_s(command))
                     if slot is not None and isinstance(command, CallModel):
                         task.add_done_callback(lambda _, held=slot: held.release())  # type: ignore[misc]
 
+    def _limit_s(self, command: CallModel | CallTool | Preview) -> float:
+        """Give how long a command may be away: its own limit, and a lease in which to obey that."""
+        figures = self._parts.figures
+        match command:
+            case CallModel():
+                return figures.send_timeout_s + figures.lease_s
+            case CallTool():
+                return command.timeout_ms / 1000 + figures.lease_s
+            case Preview():
+                return PREVIEW_LIMIT_S + figures.lease_s
+
+    def _attend(self, _: object) -> None:
+        self._hold.attention.set()
+
     def _event(self, task: asyncio.Task[Outcome]) -> Event:
         del self._flights[task]
+        if not self._flights:
+            self._hold.deadline = math.inf
         outcome = task.result()
         match outcome:
             case Answered():
@@ -254,7 +273,7 @@ class Segment:
         if state is None:
             raise AssertionError("only a start comes before there is a state")
         snapshot, facts = await live_facts(self._feed, state)
-        changed = None if facts_digest(facts) == facts_digest(state.facts) else facts
+        changed = None if same_facts(facts, state.facts) else facts
         kept = [e for e in events if not isinstance(e, PolicyReplaced)]
         renewed = [_restamped(e, snapshot.version) for e in kept]
         if renewed and isinstance(renewed[0], RunResumed):
@@ -274,7 +293,10 @@ class Segment:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            _, stuck = await asyncio.wait(tasks, timeout=self._parts.figures.lease_s)
+            if stuck:
+                # What does not end when it is told to must not keep the run: nothing that it does counts any more.
+                self._parts.log("command.stuck", {"run": self._hold.row.uuid, "commands": len(stuck)})
         for task in tasks:
             del self._flights[task]
 
@@ -293,6 +315,14 @@ def _give_back(slot: Slot | None) -> None:
 def _abandon(taking: asyncio.Future[Slot]) -> None:
     taking.add_done_callback(lambda done: None if done.cancelled() else done.result().release())
     taking.cancel()
+
+
+_digest = remembered(facts_digest)
+
+
+def same_facts(first: Facts, second: Facts) -> bool:
+    """Whether two sets of facts are equal, as their digests say."""
+    return first is second or _digest(first) == _digest(second)
 
 
 async def live_facts(feed: PolicyFeed, state: SuspendedRunState) -> tuple[CatalogueSnapshot, Facts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
 from codec.suspended import SuspendedRunState
@@ -15,7 +16,8 @@ __all__ = ["Hold"]
 class Hold:
     """What a segment knows. Changed by its driver only; `cancelled`, `draining` and `proved_at` by the process.
 
-    Units: `proved_at` is the monotonic second at which the lease was last known to be ours.
+    Units: `proved_at` is the monotonic second at which the lease was last known to be ours, `deadline` the one by which
+    what is in the air must have come back.
     """
 
     row: RunRow
@@ -29,6 +31,7 @@ class Hold:
     began_at: float = 0.0
     before_ms: int = 0
     proved_at: float = 0.0
+    deadline: float = math.inf
     last_sent: tuple[ExposureWrite, ...] = ()
     attention: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
@@ -40,6 +43,10 @@ class Hold:
     def interrupted(self) -> bool:
         """Whether nothing new is to be begun: the run was cancelled, or this process drains."""
         return self.cancelled or self.draining
+
+    def allow(self, until: float) -> None:
+        """Give what is in the air time until then; of several the last one counts."""
+        self.deadline = until if math.isinf(self.deadline) else max(self.deadline, until)
 
     def elapsed_ms(self, now: float) -> int:
         """Executing time of the run so far, this segment included."""

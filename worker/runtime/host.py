@@ -87,7 +87,8 @@ class Host:
             await asyncio.wait(busy, timeout=left)
         for task in (late := [*self._duties, *self._claiming, *self._driven]):
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        if late:
+            await asyncio.wait(late, timeout=self._parts.figures.lease_s)  # longer nothing of them could count
         self._duties.clear()
         self._claiming.clear()
         if released:
@@ -157,7 +158,8 @@ class Host:
         await asyncio.sleep(0)  # `take` registers the hold first
         if before is not None:
             # The run was taken from ourselves: one segment has to end before the next one begins.
-            before.cancel()
+            if not before.cancelling():
+                before.cancel()
             await asyncio.wait([before])
         held = self._held.get(claimed.row.uid)
         try:
@@ -215,9 +217,23 @@ class Host:
             except Exception as error:  # noqa: BLE001 - outermost loop: without it every run here would lose its lease
                 self._parts.log("heartbeat.failed", _problem(error))
 
+    def _deserves(self, hold: Hold, task: asyncio.Task[None], now: float) -> bool:
+        """Whether a run's lease is to be renewed: its task lives, and what it waits for may still come back.
+
+        Else the lease ends and another segment goes on; this one is told to stop.
+        """
+        if task.done():
+            return False
+        if now <= hold.deadline:
+            return True
+        if not task.cancelling():
+            self._parts.log("run.overdue", {"run": hold.row.uuid})
+            task.cancel()
+        return False
+
     async def _renew(self) -> None:
-        holds = [hold for hold, task in self._held.values() if not task.done()]
         asked_at = self._parts.clock.monotonic()
+        holds = [hold for hold, task in self._held.values() if self._deserves(hold, task, asked_at)]
         if not holds:
             self._renewed_at = asked_at
             return

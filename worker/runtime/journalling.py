@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from codec.commands import Suspend
 from codec.events import CancelRequested, DecisionGiven, Event, InputGiven, OutcomeGiven, RunStarted
@@ -138,7 +138,11 @@ def _new_sources(steps: Sequence[Stepped]) -> tuple[SourceRow, ...]:
 
 def _closes(steps: Sequence[Stepped]) -> bool:
     """Whether these steps may land on a cancelled run: its closing entry, and late results after it."""
-    return all(s.result.stale or isinstance(s.event, CancelRequested) for s in steps)
+    return all(s.result.stale or isinstance(s.event, CancelRequested) or _came_after_end(s) for s in steps)
+
+
+def _came_after_end(stepped: Stepped) -> bool:
+    return stepped.before is not None and stepped.before.phase is Phase.DONE
 
 
 def _rested(

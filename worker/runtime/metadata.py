@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from codec.commands import CallModel, Finish, Suspend
+from codec.commands import CallModel, CallTool, Finish, Suspend
 from codec.decisions import Decision
 from codec.events import (
     CancelRequested,
@@ -42,6 +42,9 @@ def meta_of(stepped: Stepped) -> dict[str, Any]:
     meta.update(_event_meta(stepped))
     for command in result.commands:
         meta.update(_command_meta(command))
+    started = [command.tool for command in result.commands if isinstance(command, CallTool)]
+    if started:
+        meta["started"] = started
     refused = [d for d in result.decisions if d.verdict is not Verdict.PERMITTED]
     if refused:
         meta["decision"] = decision_meta(refused[-1])

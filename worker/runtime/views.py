@@ -145,6 +145,7 @@ def _call(call: Call, name: str, *, content: bool) -> ShownCall:
         decision=decision,
         decided_by=call.decided_by,
         preview=preview,
+        key=call.key,
     )
 
 
@@ -156,7 +157,7 @@ def _parsed(text: str) -> Any:
 
 
 def _blocked(row: RunRow, inside: Inside) -> ShownBlocked | None:
-    if row.blocked is not None:
+    if row.blocked is not None and row.status is not RunStatus.RUNNING:  # someone tries it again
         return msgspec.json.decode(row.blocked, type=ShownBlocked)
     if inside.blocked is not None and row.status not in (
         RunStatus.COMPLETED,

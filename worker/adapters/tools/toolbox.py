@@ -18,12 +18,11 @@ from worker.adapters.tools.builtin import builtin_tools
 from worker.adapters.tools.loading import load_tools
 from worker.adapters.tools.results import preview_lines, result_text
 from worker.adapters.tools.threads import EscapedError, OverdueError, Started, Threads
-from worker.ports.toolbox import NotExecuted, ToolCallInfo, ToolFault
+from worker.ports.toolbox import PREVIEW_LIMIT_S, NotExecuted, ToolCallInfo, ToolFault
 
 __all__ = ["PythonToolbox"]
 
 _MAX_THREADS: Final = 64  # blocking calls of one process at a time; half would queue behind slow hosts at 1000 runs
-_PREVIEW_MS: Final = 10_000  # a person waits for it, and the run can wait without it
 _MAX_NAME: Final = 100
 
 
@@ -97,7 +96,7 @@ class PythonToolbox:
         if function is None:
             return ("The preview does not take these arguments.",), True
         attempt = _Attempt()
-        await self._attempt(attempt, function, preview_lines, _PREVIEW_MS)
+        await self._attempt(attempt, function, preview_lines, int(PREVIEW_LIMIT_S * 1000))
         if attempt.failure is not None:
             return (f"The preview failed: {attempt.cause}.",), True
         return (attempt.value, False) if attempt.value else (("The preview gave no lines.",), True)

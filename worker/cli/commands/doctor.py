@@ -9,8 +9,9 @@ from dataclasses import asdict
 import click
 from rich.console import RenderableType
 
-from worker.cli.diagnosis import Finding, State, diagnose
+from worker.cli.diagnosis import diagnose
 from worker.cli.faults import REFUSED
+from worker.cli.findings import Finding, State
 from worker.cli.options import Asked, common
 from worker.cli.printing import listing, print_json, print_people, section, text
 from worker.cli.session import Session, in_session

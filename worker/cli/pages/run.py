@@ -72,7 +72,7 @@ def question_page(waiting: ShownWaiting, uuid: str, *, answerable: bool = True) 
     """Lay out an open question with everything that a decider must see."""
     parts: list[RenderableType] = []
     for call in waiting.calls:
-        parts += [_call(call), Text("")]
+        parts += [_call(call, searched=waiting.kind is QuestionKind.OUTCOME), Text("")]
     if waiting.input is not None:
         wanted = json.dumps(waiting.input.schema, ensure_ascii=False, indent=2)
         parts += [block((("tool", waiting.input.tool), ("asks for", wanted))), Text("")]
@@ -102,7 +102,8 @@ def _how(waiting: ShownWaiting, uuid: str) -> str:
             return f"regate settle {uuid} {named} --call {call} (--happened TEXT | --run | --stop)"
 
 
-def _call(call: ShownCall) -> RenderableType:
+def _call(call: ShownCall, *, searched: bool) -> RenderableType:
+    # By its key one finds at the other side whether a write arrived.
     head = text(f"{call.id}  {call.name}  ", "bold")
     head.append_text(text(call.effect.value, "yellow" if call.effect.is_write else "dim"))
     decided = None if call.decision is None else f"{call.decision} by {call.decided_by or 'nobody'}"
@@ -112,6 +113,7 @@ def _call(call: ShownCall) -> RenderableType:
             ("decided", decided),
             ("arguments", _arguments(call.arguments)),
             ("preview", _preview(call)),
+            ("key", call.key if searched else None),
         )
     )
     return Padding(Group(head, told), (0, 0, 0, 2))

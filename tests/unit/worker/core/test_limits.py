@@ -16,7 +16,8 @@ from tests.support.builders import facts, fallback, nonce, provider, request, so
 from tests.support.driving import Driven
 from worker.core.errors import ProtocolError
 from worker.core.machine import continued, step
-from worker.core.transitions import CRASH_CAP, PERMIT_CAP
+from worker.core.replies import PERMIT_CAP
+from worker.core.transitions import CRASH_CAP
 from worker.core.work import Step
 
 SPARE = facts(providers=(provider(), provider(2, identifier="spare")), fallbacks=(fallback(),))
