@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import ROOT, first_line, wait_until
+from tests.support.openai_server import Exchange, called, chunk, openai_server, streams, text
 from worker.demo import stage
 from worker.demo.__main__ import main
 
@@ -99,3 +102,51 @@ def test_what_is_not_as_told_is_said(
     assert "Not as told, in step 3. The model wants to write somewhere" in told
     assert "it waits for approval" in told
     assert [] == list(tmp_path.iterdir())
+
+
+async def test_a_real_model_is_asked_over_http(tmp_path: Path) -> None:
+    """The story holds with a compatible server in the model's place; what it asks for afterwards is denied."""
+
+    async def writes(exchange: Exchange) -> None:
+        prompt = exchange.sent.body["messages"][0]["content"]
+        url = prompt.split("the url ")[1].split(" ")[0]
+        arguments = json.dumps({"url": url, "body": {"title": "db-7"}})
+        await streams(called(0, id="c1", name="post_json", arguments=arguments), chunk({}, "tool_calls"))(exchange)
+
+    async with openai_server() as server:
+        server.will(writes, writes, streams(text("The ticket is open."), chunk({}, "stop")))
+        done = await _told(
+            tmp_path,
+            REGATE_DEMO_BASE_URL=server.base_url,
+            REGATE_DEMO_MODEL="some-model",
+            REGATE_KEY_DEMO="marker-of-a-key",
+        )
+
+    assert (0, "") == (done.returncode, done.stderr), done
+    assert "some-model is asked for real" in done.stdout
+    assert "answer: The ticket is open." in done.stdout
+    assert "$ regate deny" in done.stdout
+    assert 16 == done.stdout.count("✓")
+    assert "marker" not in done.stdout
+    assert {"Bearer marker-of-a-key"} == {sent.header("authorization") for sent in server.sent}
+    assert 3 == len(server.sent)
+
+
+async def test_a_real_model_without_a_name_is_one_clear_sentence(tmp_path: Path) -> None:
+    done = await _told(tmp_path, REGATE_DEMO_BASE_URL="http://127.0.0.1:1/v1")
+
+    assert (1, "") == (done.returncode, done.stderr)
+    assert "REGATE_DEMO_MODEL must name a model" in done.stdout
+
+
+async def _told(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "worker.demo"],
+        cwd=ROOT,
+        env={**environment(folder), **variables},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )

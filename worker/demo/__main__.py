@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from types import FrameType
 
+from worker.demo.model import RealModel
 from worker.demo.stage import Stage
 from worker.demo.story import tell
 from worker.demo.telling import StepError, Teller
@@ -19,7 +21,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupted)
     teller, began = Teller(), time.monotonic()
     try:
-        with Stage() as stage:
+        with Stage(RealModel.of(os.environ)) as stage:
             tell(stage, teller)
     except StepError as error:
         return _failed(teller, str(error))

@@ -1,17 +1,22 @@
-"""The files of the demonstration: a catalogue, and the scripts of two providers that stand in for models."""
+"""The files of the demonstration: a catalogue, and the scripts of two providers that stand in for models.
+
+With a real model only the first of the two is replaced: nobody should ever ask the second one.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Final
+
+from worker.demo.model import KEY_VARIABLE, RealModel
 
 __all__ = ["CLOUD_SCRIPT", "HOUSE_SCRIPT", "catalogue"]
 
 _CATALOGUE: Final = """
 [[provider]]
 identifier = "house"
-kind = "scripted"
-script = "house.toml"
 trust_zone = "local"
+HOUSE
 
 [[provider]]
 identifier = "cloud"
@@ -22,8 +27,8 @@ trust_zone = "external_global"
 [[configuration]]
 identifier = "on-call"
 provider = "house"
-model = "a-model"
-system_prompt = "You help the people who are on call."
+model = "MODEL"
+system_prompt = "PROMPT"
 
 [[snippet]]
 identifier = "incident-report"
@@ -57,6 +62,23 @@ text = "Nobody should ever read this."
 """
 
 
-def catalogue() -> str:
-    """Give the catalogue file."""
-    return _CATALOGUE.lstrip()
+_PROMPT: Final = (
+    "You help the people who are on call. To open a ticket, call the tool post_json exactly once, with the url URL "
+    "and a body with a title. When it has returned, say in one sentence that the ticket is open."
+)
+
+
+def catalogue(model: RealModel | None, url: str) -> str:
+    """Give the catalogue file; `url` takes tickets."""
+    if model is None:
+        house, name, prompt = (
+            'kind = "scripted"\nscript = "house.toml"',
+            "a-model",
+            "You help the people who are on call.",
+        )
+    else:
+        house = f'kind = "openai"\nbase_url = {json.dumps(model.base_url)}'
+        house += f'\napi_key_env = "{KEY_VARIABLE}"' if model.key else ""
+        name, prompt = model.model, _PROMPT
+    filled = _CATALOGUE.lstrip().replace("HOUSE", house).replace('"MODEL"', json.dumps(name))
+    return filled.replace("PROMPT", prompt).replace("URL", url)

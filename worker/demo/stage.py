@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from worker.demo.files import CLOUD_SCRIPT, HOUSE_SCRIPT, catalogue
+from worker.demo.model import KEY_VARIABLE, RealModel
 
 __all__ = ["Ended", "Received", "Stage", "wait_for"]
 
 _SOURCES: Final = Path(__file__).resolve().parents[2]
 _COMMAND_S: Final = 60
 """Seconds that one command may take; each takes one or two, on a busy machine ten."""
+_PATIENCE: Final = 10
+"""Times as long with a real model, which may run on a machine without any accelerator."""
 _END_S: Final = 10
 
 
@@ -52,11 +55,17 @@ class Ended:
 class Stage:
     """Use as a context manager: leaving it ends every process and removes the folder, whatever happened."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: RealModel | None = None) -> None:
+        self.model = model
         self.received: list[Received] = []
         self._stack = ExitStack()
         self.folder = Path()
         self.url = ""
+
+    @property
+    def patience(self) -> int:
+        """Times that everything may take longer than with scripted models."""
+        return 1 if self.model is None else _PATIENCE
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -75,10 +84,10 @@ class Stage:
         done = subprocess.run(
             [sys.executable, "-m", "worker.cli", *arguments, "--json"],
             cwd=self.folder,
-            env=_environment(),
+            env=_environment(self.model),
             capture_output=True,
             text=True,
-            timeout=_COMMAND_S,
+            timeout=self.patience * _COMMAND_S,
             check=False,
         )
         documents = tuple(json.loads(line) for line in done.stdout.splitlines())
@@ -91,7 +100,7 @@ class Stage:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "worker.cli", "worker", "--log", "json"],
                 cwd=self.folder,
-                env=_environment(),
+                env=_environment(self.model),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -142,7 +151,7 @@ class Stage:
 
     def _write_files(self) -> None:
         files = {
-            "catalogue.toml": catalogue(),
+            "catalogue.toml": catalogue(self.model, self.url),
             "house.toml": HOUSE_SCRIPT.replace("URL", self.url),
             "cloud.toml": CLOUD_SCRIPT,
         }
@@ -170,7 +179,8 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _environment() -> Mapping[str, str]:
+def _environment(model: RealModel | None) -> Mapping[str, str]:
     """Give the environment without anybody's settings, and with the place of these sources."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REGATE_")}
-    return kept | {"PYTHONPATH": str(_SOURCES)}
+    key = {KEY_VARIABLE: model.key} if model is not None and model.key else {}
+    return kept | {"PYTHONPATH": str(_SOURCES)} | key

@@ -14,14 +14,16 @@ from worker.demo.telling import StepError, Teller
 __all__ = ["tell"]
 
 _WAIT_S: Final = 30.0
+_DENIALS: Final = 3
 _SNIPPET: Final = 'snippet "incident-report"'
 
 
 def tell(stage: Stage, teller: Teller) -> None:
     """Tell the whole story. Errors: `StepError` at the first sentence that is not true."""
+    who = "The models are scripted and say so." if stage.model is None else f"{stage.model.model} is asked for real."
     teller.begin(
         "regate: a run is judged again whenever it resumes",
-        "The models are scripted and say so. Everything else is real: SQLite, a Valkey, a worker process,",
+        f"{who} Everything else is real: SQLite, a Valkey, a worker process,",
         "an HTTP endpoint that waits for a write, and the command line that you see.",
     )
     _Story(stage, teller).tell()
@@ -59,13 +61,15 @@ class _Story:
         self._teller.command("worker &")
         worker = self._stage.start_worker()
         self._teller.check(f"the worker is process {worker}, with an embedded Valkey for wake-ups", worker > 0)
-        stored = self._regate("enqueue", "-c", "on-call", "--snippet", "incident-report", "'Open a ticket, please.'")
+        tools = () if self._stage.model is None else ("--tool", "post_json")
+        words = ("enqueue", "-c", "on-call", "--snippet", "incident-report", *tools)
+        stored = self._regate(*words, "'Open a ticket for db-7, please.'")
         self._run = stored.document["uuid"]
         self._teller.check(f"stored as {self._run}", bool(self._run))
 
     def _wait(self) -> None:
         self._teller.step("The model wants to write somewhere. The run waits for a person, and holds no worker.")
-        wait_for(lambda: self._show()["waiting"] is not None, _WAIT_S)
+        wait_for(self._rests, _WAIT_S * self._stage.patience)
         shown = self._show()
         self._teller.command("show", self._run)
         waiting = shown["waiting"] or {"calls": [], "question": ""}
@@ -75,7 +79,7 @@ class _Story:
             for line in call["preview"]["lines"]:
                 self._teller.say(f"    {line}")
         self._teller.check("it waits for approval", shown["status"] == "waiting_for_approval", shown["status"])
-        self._teller.check("house was asked once; it may read the snippet", self._stage.sent("house") == 1)
+        self._teller.check("house was asked once; it may read the snippet", self._answers() == 1)
         self._nothing_written()
 
     def _move_outside(self) -> None:
@@ -100,13 +104,15 @@ class _Story:
         self._teller.step("The operator moves it back and resumes the run. Nobody is asked again.")
         self._regate("catalog", "set", "configuration", "on-call", "provider=house")
         shown = self._regate("resume", self._run, "--wait").document
+        if self._stage.model is not None:
+            shown = self._enough(shown)
         self._teller.say(f"answer: {shown['answer']}", "green")
         self._teller.check("the run is completed", shown["status"] == "completed", shown["status"])
         received = self._stage.received
         self._teller.check("the endpoint has received exactly one write", len(received) == 1, len(received))
         self._teller.check(
             f"with the key of this call, the same at any repetition: {received[0].key[:16]}…",
-            received[0].body["run"] == self._run and len(received[0].key) > 16,
+            (self._stage.model is not None or received[0].body["run"] == self._run) and len(received[0].key) > 16,
         )
 
     def _look_back(self) -> None:
@@ -116,7 +122,8 @@ class _Story:
             self._teller.say(_audited(row))
         decisions = [row["decision"] for row in rows]
         told = ["answer_given", "context_blocked", "resume_requested"]
-        self._teller.check("one refusal, one resume, and one answer that served both times", decisions == told, rows)
+        served = decisions[: len(told)] == told  # a real model may have asked again afterwards
+        self._teller.check("one refusal, one resume, and one answer that served both times", served, rows)
         report = self._regate("replay", self._run).document
         refused = sum(send["recorded"] == "refused" for send in report["sends"])
         counts = f"{report['entries']} entries, {len(report['sends'])} decisions about sends, {refused} of them refused"
@@ -128,6 +135,24 @@ class _Story:
         if ended.code != code:
             raise StepError(f"regate {words[0]} ended with {ended.code}, not with {code}: {ended.error}")
         return ended
+
+    def _rests(self) -> bool:
+        shown = self._show()
+        return shown["waiting"] is not None or shown["status"] in ("completed", "failed")
+
+    def _answers(self) -> int:
+        """Count what house answered."""
+        events = self._stage.regate("events", self._run).documents
+        return sum(event["kind"] == "model_replied" for event in events)
+
+    def _enough(self, shown: dict[str, Any]) -> dict[str, Any]:
+        """Deny what a real model asks for once the ticket is open; it cannot know that one is enough."""
+        for _ in range(_DENIALS):
+            if shown["waiting"] is None:
+                break
+            words = ("deny", self._run, "--yes", "--wait", "--reason", "'The ticket is open; just say so.'")
+            shown = self._regate(*words).document
+        return shown
 
     def _show(self) -> dict[str, Any]:
         ended = self._stage.regate("show", self._run)
