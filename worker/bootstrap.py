@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from worker.adapters.system import SystemClock
 from worker.adapters.tools.loading import ToolModuleError
 from worker.adapters.tools.toolbox import PythonToolbox
 from worker.ports.fleet import Fleet
+from worker.ports.runs import StoreError
 from worker.ports.tool_decorator import ToolDeclarationError
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.host import Host
@@ -62,7 +64,7 @@ __all__ = [
 _ALIVE_S: Final = 30.0
 """Seconds without a beat after which a process counts as gone; it beats every third of that."""
 _FORGOTTEN_S: Final = 86_400.0
-"""Seconds of silence after which a process that was killed is forgotten: long enough to look for it the next morning."""
+"""Seconds of silence after which a killed process is forgotten: long enough to look for it the next morning."""
 
 
 class StartError(Exception):
@@ -92,11 +94,12 @@ class LazySignals:
         self._listeners = listeners
         self._valkey: EmbeddedValkey | None = None
         self._redis: RedisSignals | None = None
+        self._heard_until = 0.0
         self._opening = asyncio.Lock()  # two who wake at once must not start or join the embedded broker twice
 
     async def wake(self, uuids: Sequence[str]) -> bool:
         """See the port. Without anybody to listen nothing is sent: the sweeper of the next worker finds the runs."""
-        if self._listeners is not None and not await self._listeners():
+        if not await self._is_heard():
             return False
         try:
             await self.url()
@@ -114,6 +117,18 @@ class LazySignals:
         except EmbeddedValkeyError:
             return False
         return await self._redis.wake(uuids)
+
+    async def _is_heard(self) -> bool:
+        """Whether a process lives that would hear a wake-up; one that lived a moment ago is taken to live still."""
+        if self._listeners is None or time.monotonic() < self._heard_until:
+            return True
+        try:
+            heard = bool(await self._listeners())
+        except StoreError:
+            return False
+        if heard:
+            self._heard_until = time.monotonic() + _ALIVE_S / 3
+        return heard
 
     async def url(self) -> str:
         """Give the broker's address, starting or joining the embedded one. Errors: `StartError`."""
