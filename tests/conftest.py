@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.standing import PARAMETERS, is_left_out, stand_on
 
 _CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
@@ -24,3 +27,24 @@ def _no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("REGATE_") and not name.startswith("REGATE_TEST_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def engine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Stand on the engine that the test's variant names; everything that is not marked `engines` on SQLite."""
+    with stand_on(getattr(request, "param", "sqlite")):
+        yield
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test of a module marked `engines` a variant for each engine."""
+    if metafunc.definition.get_closest_marker("engines") is not None:
+        metafunc.parametrize("engine", PARAMETERS, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the variants that only a full run has."""
+    left = [item for item in items if is_left_out(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not is_left_out(item)]

@@ -22,6 +22,8 @@ from worker.runtime.errors import (
     RuntimeFault,
 )
 
+pytestmark = pytest.mark.engines
+
 REFUND: Final = call("refund_order", order=7)
 ASK: Final = call("needs_person", topic="x")
 DECIDER: Final = ("runs:decide", "runs:content")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from codec.vocabulary import QuestionKind
 from tests.support.world import call, eventually, open_world, reply
+
+pytestmark = pytest.mark.engines
 
 LEASE_S = 2.0
 

@@ -26,6 +26,8 @@ from worker.runtime.errors import (
 )
 from worker.runtime.journalling import entry_link
 
+pytestmark = pytest.mark.engines
+
 REFUND: Final = call("refund_order", order=7)
 
 

@@ -18,6 +18,8 @@ from codec.vocabulary import Enforcement, RunStatus, TerminationReason
 from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
 
+pytestmark = pytest.mark.engines("all")
+
 FORCED: Final = "forced"
 ASKS: Final = {"approval": call("refund_order", order=7), "input": call("needs_person", topic="x")}
 NAMES: Final = {"snippet": "incident", "skill": "refunds"}

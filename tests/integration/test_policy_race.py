@@ -21,6 +21,8 @@ from worker.ports.records import Renewal
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.parts import PERMIT_TTL_S
 
+pytestmark = pytest.mark.engines
+
 ROUNDS: Final = 150
 TICK_S: Final = 0.002
 """The database's clock on SQLite counts milliseconds."""

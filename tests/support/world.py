@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from codec.request import AgentRunRequest, RunAugmentation
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import FINAL_STATUSES, STATUS_OF, WAITING_STATUSES, Phase, QuestionKind, RunStatus
 from codec.wire import Shown
+from tests.support.standing import chosen_url
 from tests.support.example_tools import LEDGER
 from worker.adapters.catalogue_file import read_catalogue
 from worker.adapters.models.registry import ModelRegistry
@@ -73,6 +75,7 @@ CATALOGUE: Final[dict[str, Any]] = {
         {"identifier": "refunds", "name": "Refunds", "body": "Refund rules.", "data_class": "internal_configuration"},
     ],
 }
+_BYTES: Final = re.compile(r"x'([0-9a-f]*)'")
 _UNSETTLED: Final = 20.0
 """Seconds that a test waits for anything at all; more means that it will not happen."""
 
@@ -332,10 +335,13 @@ class World:
         return await self.database.read(read)
 
     async def alter(self, statement: str, **parameters: Any) -> None:
-        """Change the database behind everybody's back."""
+        """Change the database behind everybody's back; bytes are written as SQLite does, `x'00'`."""
 
         def write(connection: sa.Connection) -> None:
-            connection.execute(sa.text(statement), parameters)
+            spoken = statement
+            if connection.dialect.name == "postgresql":
+                spoken = _BYTES.sub(r"'\\\\x\1'", statement)
+            connection.execute(sa.text(spoken), parameters)
 
         await self.database.transact(write)
 
@@ -426,6 +432,7 @@ async def open_world(
     """
     before = os.environ.get(LEDGER)
     os.environ[LEDGER] = str(folder / "ledger.jsonl")
+    url = url or chosen_url(folder)
     made = url is not None
     url = url or f"sqlite:///{folder / 'regate.db'}"
     if migrated and not made:

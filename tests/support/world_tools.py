@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,6 +135,29 @@ async def write_deaf(gate: str, *, call: ToolCallInfo) -> str:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(waiting)
     return "passed"
+
+
+@tool(data_class="public_content", parameters=_schema("gate", gate="string"))
+async def hog(gate: str, *, call: ToolCallInfo) -> str:
+    """Hold up the whole event loop until the file `gate` is there."""
+    _note("hog", call)
+    _hold_up(Path(gate))
+    return "passed"
+
+
+@tool(effect="non_idempotent_write", data_class="public_content", parameters=_schema("gate", gate="string"))
+async def hog_writing(gate: str, *, call: ToolCallInfo) -> str:
+    """Write, and hold up the whole event loop until the file `gate` is there."""
+    _note("hog_writing", call)
+    _hold_up(Path(gate))
+    return "passed"
+
+
+def _hold_up(path: Path) -> None:
+    for _ in range(_LOOKS):
+        if os.access(path, os.F_OK):
+            return
+        time.sleep(_LOOK_S)
 
 
 async def _until(path: Path) -> None:

@@ -7,6 +7,7 @@ deleting a whole run is not detected.
 from __future__ import annotations
 
 import hashlib
+import operator
 from typing import Final
 
 __all__ = ["GENESIS", "link"]
@@ -19,11 +20,8 @@ def link(
     prev: bytes, *, run: str, seq: int, kind: str, segment: int, token: str, policy: int, meta: str, payload: bytes
 ) -> bytes:
     """Give the chain's value after an entry: SHA-256 over the length-prefixed columns and the payload."""
-    digest = hashlib.sha256(prev)
-    for part in (run, str(seq), kind, str(segment), token, str(policy), meta):
-        encoded = part.encode()
-        digest.update(len(encoded).to_bytes(8, "big"))
-        digest.update(encoded)
-    digest.update(len(payload).to_bytes(8, "big"))
-    digest.update(payload)
-    return digest.digest()
+    columns = (run, str(seq), kind, str(segment), token, str(policy), meta)
+    parts = [part.encode() for part in columns]
+    parts.append(payload)
+    lengths = [len(part).to_bytes(8, "big") for part in parts]
+    return hashlib.sha256(prev + b"".join(map(operator.add, lengths, parts))).digest()

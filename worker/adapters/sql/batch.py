@@ -66,7 +66,10 @@ class Batch:
         return sa.select(*columns).subquery("b")
 
     def _arrays(self) -> sa.FromClause:
-        arrays = [sa.bindparam(f"{_PARAMETER}_{name}", type_=ARRAY(kind)) for name, kind in self._columns.items()]
+        arrays = [
+            sa.bindparam(f"{_PARAMETER}_{name}", type_=ARRAY(kind, dimensions=1))
+            for name, kind in self._columns.items()
+        ]
         columns = [sa.column(name, kind) for name, kind in self._columns.items()]
         return sa.func.unnest(*arrays).table_valued(*columns, name="b").render_derived(name="b")
 
