@@ -6,8 +6,6 @@ today's catalogue nor today's modules.
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
 from codec.actor import LiveActor
@@ -25,7 +23,6 @@ __all__ = [
     "SourceText",
     "Texts",
     "ToolFacts",
-    "facts_digest",
 ]
 
 
@@ -169,8 +166,3 @@ class Texts(_Facts, frozen=True, kw_only=True):
     """The texts that assembly may inject: of the configuration, of the forced sources, and the caller's override."""
 
     sources: tuple[SourceText, ...] = ()
-
-
-def facts_digest(facts: Facts) -> str:
-    """SHA-256 of the facts. Law: equal facts, equal digest; the catalogue's version takes no part."""
-    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()

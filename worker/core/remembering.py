@@ -15,7 +15,7 @@ __all__ = ["remembered"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MOST: Final = 4096
+_MOST: Final = 2048
 """Results kept by each function: a process drives about a thousand runs, each with a few values of its own."""
 
 

@@ -27,11 +27,10 @@ from codec.events import (
     ToolFailed,
     ToolReturned,
 )
-from codec.facts import Facts, facts_digest
+from codec.facts import Facts
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import CallStatus, Phase, SourceKind
 from worker.core.machine import step
-from worker.core.remembering import remembered
 from worker.ports.records import Append, Commit, CommitStatus
 from worker.ports.runs import StoreError
 from worker.ports.toolbox import PREVIEW_LIMIT_S
@@ -43,7 +42,7 @@ from worker.runtime.metadata import Stepped
 from worker.runtime.parts import Parts
 from worker.runtime.slots import ProviderSlots, Slot
 
-__all__ = ["CANCELLED_WORD", "Follow", "Segment", "Stamp", "live_facts", "same_facts", "stamp"]
+__all__ = ["CANCELLED_WORD", "Follow", "Segment", "Stamp", "live_facts", "stamp"]
 
 CANCELLED_WORD: Final = "run_cancelled"
 """The audit's word for a cancel."""
@@ -273,7 +272,7 @@ class Segment:
         if state is None:
             raise AssertionError("only a start comes before there is a state")
         snapshot, facts = await live_facts(self._feed, state)
-        changed = None if same_facts(facts, state.facts) else facts
+        changed = None if facts == state.facts else facts
         kept = [e for e in events if not isinstance(e, PolicyReplaced)]
         renewed = [_restamped(e, snapshot.version) for e in kept]
         if renewed and isinstance(renewed[0], RunResumed):
@@ -315,14 +314,6 @@ def _give_back(slot: Slot | None) -> None:
 def _abandon(taking: asyncio.Future[Slot]) -> None:
     taking.add_done_callback(lambda done: None if done.cancelled() else done.result().release())
     taking.cancel()
-
-
-_digest = remembered(facts_digest)
-
-
-def same_facts(first: Facts, second: Facts) -> bool:
-    """Whether two sets of facts are equal, as their digests say."""
-    return first is second or _digest(first) == _digest(second)
 
 
 async def live_facts(feed: PolicyFeed, state: SuspendedRunState) -> tuple[CatalogueSnapshot, Facts]:

@@ -14,7 +14,7 @@ from worker.core.policy import live_actor
 from worker.core.transitions import CRASH_CAP
 from worker.ports.records import Append, Claimed, Due
 from worker.ports.sealing import SealBrokenError
-from worker.runtime.driver import Follow, Segment, live_facts, same_facts, stamp
+from worker.runtime.driver import Follow, Segment, live_facts, stamp
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
 from worker.runtime.journalling import entry_link, entry_row
@@ -84,7 +84,7 @@ async def _entrance(
         answer = open_answer(parts, hold.row, hold.key, state, loaded.answer)
         follow = None if answer is None else _fold_answer(parts, feed, hold, answer)
     snapshot, facts = await live_facts(feed, state)
-    same = same_facts(facts, state.facts)
+    same = facts == state.facts
     if same:
         # Many runs of a process then share one object, and what was computed of it.
         hold.state = msgspec.structs.replace(state, facts=facts)
