@@ -113,12 +113,14 @@ def plain_state(state: SuspendedRunState) -> dict[str, Any]:
 
 
 def plain(shown: Shown) -> dict[str, Any]:
-    """Give a show document but for ids, origin and times."""
+    """Give a show document but for ids, keys, origin and times."""
     found: dict[str, Any] = msgspec.to_builtins(shown)
     for name in ("uuid", "origin", "attempts"):
         del found[name]
     if found["waiting"]:
         del found["waiting"]["question"]
+        for one in found["waiting"]["calls"]:
+            del one["key"]
     return found
 
 
