@@ -142,7 +142,7 @@ class ShownLineage(_Document, frozen=True, kw_only=True):
 
 
 class Shown(_Document, frozen=True, kw_only=True):
-    """One run as `show` prints it."""
+    """One run as `show` prints it. `purged` = its texts were destroyed; what is known without them is still told."""
 
     uuid: str
     status: RunStatus
@@ -161,6 +161,7 @@ class Shown(_Document, frozen=True, kw_only=True):
     carried: tuple[ShownCarried, ...]
     dropped: tuple[ShownDropped, ...]
     lineage: ShownLineage | None
+    purged: bool = False
 
 
 class ExplainedSource(_Document, frozen=True, kw_only=True):

@@ -28,11 +28,14 @@ from worker.adapters.sql.keys import ensure_ring, verify_ring
 from worker.adapters.sql.migrate import MigrationError, migrate
 from worker.adapters.sql.migrate import schema_state as state_of
 from worker.adapters.sql.processes import Processes
+from worker.adapters.sql.purge import SqlPurging
+from worker.adapters.sql.rotation import SqlKeys
 from worker.adapters.sql.store import SqlRunStore
 from worker.adapters.system import SystemClock
 from worker.adapters.tools.loading import ToolModuleError
 from worker.adapters.tools.toolbox import PythonToolbox
 from worker.ports.fleet import Fleet
+from worker.ports.keeping import KeyKeeping, Purging
 from worker.ports.runs import StoreError
 from worker.ports.tool_decorator import ToolDeclarationError
 from worker.runtime.feed import PolicyFeed
@@ -80,6 +83,8 @@ class Installation:
     fleet: Fleet
     signals: LazySignals
     identity: str
+    keys: KeyKeeping
+    purging: Purging
 
     async def workers(self) -> int:
         """Give the number of living processes that drive runs."""
@@ -194,13 +199,31 @@ async def _open(
     await _prepare_schema(settings)
     database = Database.open(settings.database_url)
     stack.push_async_callback(database.close)
-    sealer = RingSealer(await ensure_ring(database, settings.keys_file))
-    catalogue = SqlCatalogue(database, sealer)
     fleet = Processes(database)
-    clock = SystemClock()
-    identity = f"{kind}:{socket.gethostname()}:{os.getpid()}:{clock.nonce()[:6]}"
+    identity = f"{kind}:{socket.gethostname()}:{os.getpid()}:{SystemClock().nonce()[:6]}"
     signals = LazySignals(settings, None if kind in ("worker", "up", "sweeper") else partial(_drivers, fleet))
     stack.push_async_callback(signals.close)
+    return Installation(
+        settings=settings,
+        runtime=await _runtime(stack, settings, database, signals, identity, log),
+        fleet=fleet,
+        signals=signals,
+        identity=identity,
+        keys=SqlKeys(database, settings.keys_file),
+        purging=SqlPurging(database, settings.database_url),
+    )
+
+
+async def _runtime(
+    stack: AsyncExitStack,
+    settings: Settings,
+    database: Database,
+    signals: LazySignals,
+    identity: str,
+    log: Callable[[str, dict[str, Any]], None],
+) -> Runtime:
+    sealer = RingSealer(await ensure_ring(database, settings.keys_file), settings.keys_file)
+    catalogue = SqlCatalogue(database, sealer)
     store = SqlRunStore(database, lease_s=settings.lease_seconds)
     stack.push_async_callback(store.stop)
     openai = OpenAIModels(settings.provider_keys)
@@ -219,13 +242,12 @@ async def _open(
         models=ModelRegistry({"scripted": ScriptedModels(), "openai": openai}),
         toolbox=toolbox,
         signals=signals,
-        clock=clock,
+        clock=SystemClock(),
         figures=_figures(settings),
         holder=identity,
         log=log,
     )
-    runtime = Runtime(parts, feed, Host(parts, feed))
-    return Installation(settings=settings, runtime=runtime, fleet=fleet, signals=signals, identity=identity)
+    return Runtime(parts, feed, Host(parts, feed))
 
 
 async def _drivers(fleet: Fleet) -> int:

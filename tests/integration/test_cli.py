@@ -119,7 +119,7 @@ def test_runs_are_listed_newest_first(regate: Regate) -> None:
         "number": 1,
         "answered_by": None,
     } == listed["waiting"]
-    keys = "uuid status termination_reason configuration origin started_by created_at rounds waiting blocked"
+    keys = "uuid status termination_reason configuration origin started_by created_at rounds waiting blocked purged"
     assert keys.split() == list(listed)
     assert older["uuid"] in regate("runs", "--status", "waiting_for_approval").out
     assert 1 == len(regate("runs", "--limit", "1", "--json").documents)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from tests.support.stores import FILES, new_run, open_database
+from tests.support.stores import FILES, database_url, new_run, open_database
+from tests.support.world import eventually
 from worker.adapters.sealing import KeyRing, KeyRingError
 from worker.adapters.sql import keys
 from worker.adapters.sql.create import create_run
 from worker.adapters.sql.engine import Database
-from worker.adapters.sql.keys import ensure_ring, holds_sealed, verify_ring
-from worker.adapters.sql.tables import key_ring
+from worker.adapters.sql.keys import ensure_ring, holds_sealed, register_ring, verify_ring
+from worker.adapters.sql.tables import audit, key_ring
 from worker.ports.records import Document
 
 
@@ -115,12 +117,105 @@ async def test_another_ring_is_refused(database: Database, path: Path) -> None:
     assert other.active != ring.active
 
 
+def activated(ring: KeyRing) -> KeyRing:
+    return ring.activated(ring.newest)
+
+
+async def audited(database: Database) -> list[tuple[str, str, str]]:
+    columns = sa.select(audit.c.decision, audit.c.detail, audit.c.actor).order_by(audit.c.uid)
+    rows = await database.read(lambda connection: connection.execute(columns).all())
+    return [(row.decision, row.detail, row.actor) for row in rows]
+
+
 async def test_a_rotated_ring_becomes_the_active_one(database: Database, path: Path) -> None:
     old = await ensure_ring(database, path)
-    new = old.rotate(path)
+    assert [] == await audited(database)
+    new = activated(old.grown())
+    new.save(path)
 
     assert new == await ensure_ring(database, path)
 
     assert [new.active] == await active(database)
+    told = [("key_added", new.newest, "regate"), ("key_activated", new.newest, "regate")]
+    assert told == await audited(database)
     with pytest.raises(KeyRingError, match=f"lacks {new.active}"):
         await database.read(verify_ring, old)
+
+
+async def test_a_key_that_is_only_in_the_file_becomes_known(database: Database, path: Path) -> None:
+    """Whoever added it was killed before the database knew of it."""
+    old = await ensure_ring(database, path)
+    new = old.grown()
+    new.save(path)
+
+    assert new == await ensure_ring(database, path)
+
+    assert [old.active] == await active(database)
+    known = await database.read(lambda connection: set(connection.execute(sa.select(key_ring.c.id)).scalars()))
+    assert {*new.keys, "subkey"} == known
+    assert [("key_added", new.newest, "regate")] == await audited(database)
+
+
+async def test_a_host_whose_file_is_older_follows_the_rotation(database: Database, path: Path) -> None:
+    """It has the key and still names the older one active; it neither refuses to start nor takes the rotation back."""
+    grown = (await ensure_ring(database, path)).grown()
+    activated(grown).save(path)
+    await ensure_ring(database, path)
+    grown.save(path)
+
+    rings = [await ensure_ring(database, path) for _ in range(2)]
+
+    assert [activated(grown)] * 2 == rings
+    assert [grown.newest] == await active(database)
+
+
+async def test_hosts_with_different_files_agree(database: Database, path: Path, tmp_path: Path) -> None:
+    """They start at once; the newer of their active keys is the database's in the end, whoever came last."""
+    grown = (await ensure_ring(database, path)).grown()
+    paths = [path, *(tmp_path / f"host-{number}.json" for number in range(5))]
+    for number, host in enumerate(paths):
+        if host != path:
+            host.touch()
+        (activated(grown) if number % 2 else grown).save(host)
+
+    await asyncio.gather(*(ensure_ring(database, host) for host in paths))
+
+    assert [grown.newest] == await active(database)
+    assert activated(grown) == await ensure_ring(database, path)
+
+
+@pytest.mark.parametrize("kind", FILES)
+async def test_a_start_that_waits_for_another_one_agrees_with_it(kind: str, tmp_path: Path) -> None:
+    """It has seen the older key active, and writes after the other has made the newer one active."""
+    path = tmp_path / "keys.json"
+    written, go_on = threading.Event(), threading.Event()
+
+    def hold(point: str) -> None:
+        if point == "before_commit":
+            written.set()
+            go_on.wait(20)
+
+    async def register(url: str, ring: KeyRing) -> None:
+        database = Database.open(url, fault=hold)
+        await database.transact(register_ring, ring)
+        await database.close()
+
+    with database_url(kind, tmp_path) as url:
+        database = Database.open(url)
+        if kind == "sqlite":
+            await database.create_all()
+        grown = (await ensure_ring(database, path)).grown()
+        await database.transact(register_ring, grown)
+        newer = asyncio.create_task(asyncio.to_thread(asyncio.run, register(url, activated(grown))))
+        await eventually(written.is_set, "the newer key is written")
+        older = asyncio.create_task(database.transact(register_ring, grown))
+        if kind == "postgresql":
+            here = "datname = current_database()"
+            waiting = sa.text(f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {here}")
+            await eventually(lambda: database.read(lambda c: c.execute(waiting).first()), "the other one waits")
+        go_on.set()
+        await newer
+
+        assert activated(grown) == await older
+        assert [grown.newest] == await active(database)
+        await database.close()

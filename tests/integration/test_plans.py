@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import pytest
 import sqlalchemy as sa
 
-from codec.vocabulary import WAITING_STATUSES, Origin, RunStatus
+from codec.vocabulary import FINAL_STATUSES, WAITING_STATUSES, Origin, RunStatus
 from tests.support.stores import (
     FILES,
     KEYS,
@@ -27,6 +27,7 @@ from tests.support.stores import (
     inbox_row,
     new_run,
 )
+from worker.adapters.sealing import KeyRing
 from worker.adapters.sql.catalogue_lists import read_carrying
 from worker.adapters.sql.claims import (
     ClaimTerms,
@@ -43,6 +44,7 @@ from worker.adapters.sql.engine import Database
 from worker.adapters.sql.inbox import Given, store_answers
 from worker.adapters.sql.migrate import migrate
 from worker.adapters.sql.people import cancel_run, close_run, retry_blocked_run
+from worker.adapters.sql.purge import find_purgeable, purge_runs
 from worker.adapters.sql.reads import (
     list_audit,
     list_runs,
@@ -53,7 +55,10 @@ from worker.adapters.sql.reads import (
     runs_of,
     stored_of,
 )
+from worker.adapters.sql.rewrap import find_under, rewrap_rows
 from worker.adapters.sql.tables import exposure as exposure_table
+from worker.adapters.sql.tables import run
+from worker.ports.keeping import Wanted
 from worker.ports.records import Append, Document, Due, RunFilter, RunRow, SourceRow
 
 T = TypeVar("T")
@@ -63,8 +68,8 @@ NUMBERS: Final = f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1
 LEASED_UNTIL: Final = 4e9
 ROWS: Final = (
     # Of a hundred runs two are due, three run, one of them cancelled and dead, five wait, the others are over.
-    f"""INSERT INTO run (uid, uuid, status, seq, head, token, due_at, question, expires_at, reason, key_id, doc_version,
-        owner, origin, configuration_uid, configuration, created_at, updated_at, finished_at)
+    f"""INSERT INTO run (uid, uuid, status, seq, head, token, due_at, question, expires_at, reason, wrapped_key, key_id,
+        doc_version, owner, origin, configuration_uid, configuration, created_at, updated_at, finished_at)
     {NUMBERS} SELECT n, 'run-' || n,
         CASE WHEN n % 100 < 2 THEN 'queued' WHEN n % 100 < 4 THEN 'running' WHEN n % 100 = 4 THEN 'cancelled'
              WHEN n % 100 < 10 THEN 'waiting_for_approval' WHEN n % 100 < 15 THEN 'failed' ELSE 'completed' END,
@@ -73,7 +78,7 @@ ROWS: Final = (
              WHEN n % 100 < 7 THEN {LEASED_UNTIL} END,
         CASE WHEN n % 100 BETWEEN 5 AND 9 THEN 'q1' END, CASE WHEN n % 100 BETWEEN 5 AND 6 THEN {LEASED_UNTIL} END,
         CASE WHEN n % 100 BETWEEN 10 AND 14 THEN 'provider_failed' END,
-        'k-1', 1, 'owner-' || (n % 1000), 'queue', 1 + n % 200, 'c', 1000.0 + n, 1000.0 + n,
+        'w', 'k-1', 1, 'owner-' || (n % 1000), 'queue', 1 + n % 200, 'c', 1000.0 + n, 1000.0 + n,
         CASE WHEN n % 100 = 4 OR n % 100 > 9 THEN 2000.0 END FROM numbers""",
     f"""INSERT INTO journal (run_uid, seq, kind, at, segment, token, policy_version, prev, meta, payload)
     {NUMBERS} SELECT n, part.seq, 'k', 1.0, 1, 't1', 1, '', '', ''
@@ -231,6 +236,17 @@ ROW: Final = RunRow(
 )
 
 
+RING: Final = KeyRing(keys={"k-1": b"1" * 32, "k-2": b"2" * 32}, active="k-2", subkey=b"s" * 32)
+OVER: Final = (15, 16, 115)
+"""Runs that have ended."""
+
+
+def _rewrap(connection: sa.Connection) -> None:
+    wrapped = RING.activated("k-1").wrapped(b"d" * 32)
+    connection.execute(sa.update(run).where(run.c.uid.in_(OVER)).values(wrapped_key=wrapped))
+    assert len(OVER) == rewrap_rows(connection, run, RING, OVER)
+
+
 def exposed(**where: Any) -> Callable[[sa.Connection], object]:
     """Build the look-up of who received what."""
     conditions = [exposure_table.c[name] == value for name, value in where.items()]
@@ -281,6 +297,13 @@ PLANS: Final[dict[str, tuple[Callable[[sa.Connection], object], tuple[str, ...]]
     "audit of a run": (lambda c: list_audit(c, "run-7", None), ("ix_audit_run",)),
     "audit since": (lambda c: list_audit(c, None, 1000.0 + RUNS - 100), ("ix_audit_at",)),
     "carrying": (lambda c: read_carrying(c, "snippet", "tone"), ("ix_run_source_kind_source_uid", "pk_run")),
+    "runs under a key": (lambda c: find_under(c, run, ["k-1"], 100, 500), ("pk_run",)),
+    "wrapping anew": (_rewrap, ("pk_run",)),
+    "runs to purge": (
+        lambda c: find_purgeable(c, Wanted(statuses=tuple(FINAL_STATUSES), before=3000.0), 100, 200),
+        ("ix_run_status_uid",),
+    ),
+    "purge": (lambda c: purge_runs(c, OVER, audit_row()), ("pk_run", "pk_doc", "pk_journal", "pk_inbox")),
     "exposure of a source": (exposed(kind="snippet", source_uid=7), ("ix_exposure_kind_source_uid",)),
     "exposure of a provider": (exposed(provider_uid=7), ("ix_exposure_provider_uid",)),
     "exposure of a run": (exposed(run_uid=7), ("pk_exposure",)),
@@ -319,7 +342,7 @@ def _known_as(url: str, index: str) -> str:
     return ALIASES.get(index, autoindex if index.startswith("pk_") else rf"\b{index}\b")
 
 
-ORDERED: Final = ("claim", "wakeable", "dead cancelled", "runs")
+ORDERED: Final = ("claim", "wakeable", "dead cancelled", "runs", "runs under a key", "runs to purge")
 """What is cut off by a limit comes out of its index in its order."""
 
 

@@ -12,14 +12,16 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import os
 import secrets
 import stat
 import struct
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
@@ -29,20 +31,27 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
+from worker.adapters.key_file import create_file, replace_file
 from worker.adapters.packing import MOST_BYTES, pack, unpack
+from worker.ports.keeping import KeepingError
 from worker.ports.sealing import KeyUnavailableError, SealBrokenError, SealingError, WrappedKey
 
-__all__ = ["KeyRing", "KeyRingError", "RingSealer", "check_value"]
+__all__ = ["LOOK_EVERY_S", "KeyRing", "KeyRingError", "RingSealer", "check_value"]
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _RING_VERSION: Final = 1
 _UNWRAPPED: Final = 1024
 """Data keys kept unwrapped: as many as a process drives runs."""
+LOOK_EVERY_S: Final = 1.0
+"""Seconds between two looks at the ring's file: a microsecond each, and soon enough for a rotation of seconds."""
 
 
-class KeyRingError(Exception):
+class KeyRingError(KeepingError):
     """The key ring cannot be used. The message says which file and why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("keys", message)
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +65,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRing:
-    """The keys that wrap data keys, by id, and the subkey of hashes, which is never rotated."""
+    """The keys that wrap data keys, by id, the oldest first, and the subkey of hashes, which is never rotated."""
 
     keys: Mapping[str, bytes]
     active: str
@@ -74,7 +83,12 @@ class KeyRing:
         """
         keys = _new_key()
         ring = cls(keys=MappingProxyType(keys), active=next(iter(keys)), subkey=secrets.token_bytes(_KEY_BYTES))
-        ring._write(path, replace=False)
+        try:
+            create_file(path, ring._encoded())
+        except FileExistsError:
+            raise KeyRingError(f"{path} exists already") from None
+        except OSError as error:
+            raise KeyRingError(f"{path} cannot be written ({type(error).__name__})") from None
         return ring
 
     @classmethod
@@ -95,15 +109,49 @@ class KeyRing:
             raise KeyRingError(f"{path} is not a key ring")
         return ring
 
-    def rotate(self, path: Path) -> KeyRing:
-        """Add a random key, make it the active one and replace the file; the older ones still open what they wrapped.
+    def save(self, path: Path) -> None:
+        """Replace the file, whole or not at all. Call with it `locked`. Errors: `KeyRingError`."""
+        try:
+            replace_file(path, self._encoded())
+        except OSError as error:
+            raise KeyRingError(f"{path} cannot be written ({type(error).__name__})") from None
 
-        Errors: `KeyRingError` when it cannot be written.
-        """
-        added = _new_key()
-        ring = KeyRing(keys=MappingProxyType({**self.keys, **added}), active=next(iter(added)), subkey=self.subkey)
-        ring._write(path, replace=True)
-        return ring
+    @property
+    def newest(self) -> str:
+        """Id of the key that was added last."""
+        return list(self.keys)[-1]
+
+    def grown(self) -> KeyRing:
+        """Give a ring with one random key more, which is the newest and not active. Nothing is written."""
+        return replace(self, keys=MappingProxyType({**self.keys, **_new_key()}))
+
+    def activated(self, key_id: str) -> KeyRing:
+        """Give the ring with this one of its keys active."""
+        return replace(self, active=key_id)
+
+    def at_least(self, key_id: str) -> KeyRing:
+        """Give the ring with the newer one active of its active key and this one of its keys. Nobody ever goes back."""
+        order = list(self.keys)
+        return self if order.index(key_id) <= order.index(self.active) else self.activated(key_id)
+
+    def is_kin(self, other: KeyRing) -> bool:
+        """Tell whether both are of one installation: the same subkey, and no id that stands for two keys."""
+        same = all(other.keys.get(name, key) == key for name, key in self.keys.items())
+        return same and self.subkey == other.subkey
+
+    def unwrapped(self, wrapped: bytes, key_id: str) -> bytes:
+        """Give the plain data key. Errors: `KeyUnavailableError`, `SealBrokenError`."""
+        ring_key = self.keys.get(key_id)
+        if ring_key is None:
+            raise KeyUnavailableError(key_id)
+        try:
+            return aes_key_unwrap(ring_key, wrapped)
+        except (InvalidUnwrap, ValueError):
+            raise SealBrokenError("key") from None
+
+    def wrapped(self, key: bytes) -> bytes:
+        """Wrap a data key under the active key."""
+        return aes_key_wrap(self.keys[self.active], key)
 
     @classmethod
     def _parse(cls, data: bytes) -> Self | None:
@@ -118,45 +166,15 @@ class KeyRing:
             return None
         return cls(keys=MappingProxyType(keys), active=stored.active, subkey=subkey)
 
-    def _write(self, path: Path, *, replace: bool) -> None:
+    def _encoded(self) -> bytes:
         keys = {name: base64.b64encode(key).decode() for name, key in self.keys.items()}
         subkey = base64.b64encode(self.subkey).decode()
         stored = _Stored(version=_RING_VERSION, active=self.active, keys=keys, subkey=subkey)
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            _write_new(fresh, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
-            try:
-                if replace:
-                    fresh.replace(path)
-                else:
-                    path.hardlink_to(fresh)  # unlike a rename it refuses to replace
-            finally:
-                fresh.unlink(missing_ok=True)
-            _sync_folder(path.parent)
-        except FileExistsError:
-            raise KeyRingError(f"{path} exists already") from None
-        except OSError as error:
-            raise KeyRingError(f"{path} cannot be written ({type(error).__name__})") from None
+        return msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
 
 
 def _new_key() -> dict[str, bytes]:
     return {f"k-{secrets.token_hex(4)}": secrets.token_bytes(_KEY_BYTES)}
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def check_value(key: bytes) -> str:
@@ -165,24 +183,35 @@ def check_value(key: bytes) -> str:
 
 
 class RingSealer:
-    """The port `Sealer` with a `KeyRing`."""
+    """The port `Sealer` with a `KeyRing`.
 
-    def __init__(self, ring: KeyRing) -> None:
+    With the ring's `path` it notices a changed file by itself, so that no process need be started anew for a rotation.
+    """
+
+    def __init__(
+        self, ring: KeyRing, path: Path | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._ring = ring
+        self._path = path
+        self._monotonic = monotonic
+        self._look_at = -math.inf
+        self._seen: tuple[int, int, int] | None = None
         self._unwrapped: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         self._guard = threading.Lock()
+        self._looking = threading.Lock()
 
     @property
     def key_ids(self) -> frozenset[str]:
         """See the port."""
-        return frozenset(self._ring.keys)
+        return frozenset(self._current().keys)
 
     def new_key(self) -> WrappedKey:
         """See the port."""
+        ring = self._current()
         key = secrets.token_bytes(_KEY_BYTES)
-        wrapped = aes_key_wrap(self._ring.keys[self._ring.active], key)
-        self._remember(self._ring.active, wrapped, key)
-        return WrappedKey(key=key, wrapped=wrapped, key_id=self._ring.active)
+        wrapped = ring.wrapped(key)
+        self._remember(ring.active, wrapped, key)
+        return WrappedKey(key=key, wrapped=wrapped, key_id=ring.active)
 
     def unwrap(self, wrapped: bytes, key_id: str) -> bytes:
         """See the port."""
@@ -191,13 +220,10 @@ class RingSealer:
             if known is not None:
                 self._unwrapped.move_to_end((key_id, wrapped))
                 return known
-        ring_key = self._ring.keys.get(key_id)
-        if ring_key is None:
-            raise KeyUnavailableError(key_id)
-        try:
-            key = aes_key_unwrap(ring_key, wrapped)
-        except (InvalidUnwrap, ValueError):
-            raise SealBrokenError("key") from None
+        ring = self._current()
+        if key_id not in ring.keys:
+            ring = self._current(at_once=True)  # it may have been added since the last look
+        key = ring.unwrapped(wrapped, key_id)
         self._remember(key_id, wrapped, key)
         return key
 
@@ -225,6 +251,32 @@ class RingSealer:
     def keyed_hash(self, purpose: str, data: bytes) -> str:
         """See the port."""
         return hmac.new(self._ring.subkey, _prefixed(purpose.encode()) + data, hashlib.sha256).hexdigest()
+
+    def _current(self, *, at_once: bool = False) -> KeyRing:
+        """Give the ring, having looked at its file within `LOOK_EVERY_S`."""
+        if self._path is not None and (at_once or self._monotonic() >= self._look_at):
+            with self._looking:
+                if at_once or self._monotonic() >= self._look_at:
+                    self._look_at = self._monotonic() + LOOK_EVERY_S
+                    self._look(self._path)
+        return self._ring
+
+    def _look(self, path: Path) -> None:
+        """Take what the file holds now, if it is another one, can be read, and is this installation's.
+
+        Else the ring in memory stays: whoever works with it loses nothing by a file that was lost or spoilt.
+        """
+        try:
+            found = path.stat()
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if seen == self._seen:
+                return
+            ring = KeyRing.load(path)
+        except (OSError, KeyRingError):
+            return
+        self._seen = seen
+        if ring.is_kin(self._ring):
+            self._ring = ring.at_least(self._ring.active) if self._ring.active in ring.keys else ring
 
     def _remember(self, key_id: str, wrapped: bytes, key: bytes) -> None:
         with self._guard:

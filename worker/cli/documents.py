@@ -42,6 +42,7 @@ def run_document(row: RunRow, key_ids: frozenset[str], doc_version: int) -> dict
         "rounds": row.rounds,
         "waiting": waiting,
         "blocked": blocked,
+        "purged": row.purged,
     }
 
 

@@ -16,6 +16,7 @@ import click
 
 from codec.errors import CodecError, SchemaTooNewError
 from worker.ports.catalogue import CatalogueError
+from worker.ports.keeping import KeepingError
 from worker.ports.runs import StoreError
 from worker.ports.sealing import KeyUnavailableError, SealingError
 from worker.runtime.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError, RuntimeFault
@@ -121,6 +122,8 @@ def _runtime(error: RuntimeFault) -> Fault:
 def _technical(error: Exception) -> Fault:
     if isinstance(error, SettingsError):
         return Fault(code="setting", message=str(error), exit=USAGE)
+    if isinstance(error, KeepingError):
+        return Fault(code=error.code, message=str(error), exit=REFUSED)
     if isinstance(error, StoreError):
         known = _STORE.get(error.problem)
         return Fault(code="database", message=known or f"the database refused or failed: {error.problem}", exit=REFUSED)

@@ -25,6 +25,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "doctor": ("doctor", "Check the installation, and say what is wrong with it."),
     "catalog": ("catalog", "Read and change providers, configurations, snippets, skills, policy."),
     "actor": ("people", "Add and disable people and service accounts."),
+    "keys": ("keys", "List, add and rotate the keys that wrap what is stored."),
+    "purge": ("purging", "Destroy what old runs said; what is known about them stays."),
     "tools": ("tools", "List the tools that models can be offered."),
     "run": ("running", "Run an agent here and see it to its rest."),
     "enqueue": ("running", "Store a run for the workers."),

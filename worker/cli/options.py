@@ -18,9 +18,10 @@ from codec.errors import CodecError
 from codec.ids import parse_run_uuid
 from worker.settings import DEFAULTS, Settings
 
-__all__ = ["RUN", "SINCE", "Asked", "common", "flag_of"]
+__all__ = ["AGE", "RUN", "SINCE", "Asked", "common", "flag_of"]
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
+_AGE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|min|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -98,5 +99,20 @@ class _Since(click.ParamType[float]):
             self.fail("write a time as 2026-03-01T12:00 or how long ago, as 2h, 30m or 1d.", param, ctx)
 
 
+class _Age(click.ParamType[float]):
+    """A length of time, as `30d`. Gives seconds. What is destroyed by it is not to hang on how `m` is read."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = _AGE.fullmatch(str(value).strip())
+        if found is None:
+            self.fail("write an age as 600s, 90min, 12h or 30d.", param, ctx)
+        return float(found[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+AGE: Final = _Age()
 RUN: Final = _RunUuid()
 SINCE: Final = _Since()

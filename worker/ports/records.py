@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus, TerminationReason
+from codec.vocabulary import FINAL_STATUSES, ExposureState, Origin, QuestionKind, RunStatus, TerminationReason
 
 __all__ = [
     "Append",
@@ -256,6 +256,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     lineage_run: str | None = None
     lineage_at: int | None = None
     finished_at: float | None = None
+
+    @property
+    def purged(self) -> bool:
+        """Whether its key was destroyed, and with it everything that it said. A run that goes on always has one."""
+        return not self.wrapped_key and self.status in FINAL_STATUSES
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):

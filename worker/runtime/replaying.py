@@ -10,6 +10,7 @@ from codec.journal import Entry
 from codec.vocabulary import Verdict
 from worker.core.replay import Divergence, replay
 from worker.ports.records import RunRow
+from worker.runtime.errors import ConflictError
 from worker.runtime.load import Journal, UnreadableError, damaged_at, entry_at, journal_of
 from worker.runtime.parts import Parts
 
@@ -45,12 +46,15 @@ class ReplayReport:
 async def replay_run(parts: Parts, row: RunRow, *, until: int | None = None) -> ReplayReport:
     """Replay a run under its recorded policy, up to and including sequence `until`.
 
-    Errors: `KeyUnavailableError` when this ring cannot open the run, `SchemaTooNewError` for a newer build's documents.
+    Errors: `KeyUnavailableError` when this ring cannot open the run, `SchemaTooNewError` for a newer build's documents,
+    `ConflictError` for a run that was purged.
     """
+    _must_have_content(row)
     key = parts.sealer.unwrap(row.wrapped_key, row.key_id)
     try:
         row, journal = await _at_rest(parts, row, key)
     except UnreadableError:
+        _must_have_content(await parts.store.run(row.uuid) or row)
         return _report(row, 0, Divergence(sequence=0, cause="damaged"), ())
     damage = damaged_at(row, journal.rows)
     rows = [r for r in journal.rows if until is None or r.seq <= until]
@@ -77,10 +81,17 @@ async def _at_rest(parts: Parts, row: RunRow, key: bytes) -> tuple[RunRow, Journ
     """Read row and journal of one moment: a run that works goes on between the two reads."""
     journal = await journal_of(parts, row, key)
     after = await parts.store.run(row.uuid)
+    _must_have_content(after or row)
     if after is None or after.seq == row.seq:
         return row, journal
     journal = await journal_of(parts, after, key)
     return after, Journal(base=journal.base, rows=tuple(r for r in journal.rows if r.seq <= after.seq))
+
+
+def _must_have_content(row: RunRow) -> None:
+    """Errors: `ConflictError`. Without it a run that is purged at this very moment would look damaged."""
+    if row.purged:
+        raise ConflictError("purged", "the run's content was purged, so it cannot be replayed", uuid=row.uuid)
 
 
 def _report(row: RunRow, entries: int, divergence: Divergence | None, sends: tuple[ReplayedSend, ...]) -> ReplayReport:

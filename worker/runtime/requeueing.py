@@ -13,7 +13,7 @@ from worker.core.errors import ProtocolError
 from worker.core.machine import continued
 from worker.ports.records import Document, NewRun, RunRow
 from worker.ports.sealing import SealingError
-from worker.runtime.errors import UnavailableError
+from worker.runtime.errors import ConflictError, UnavailableError
 from worker.runtime.journalling import state_place
 from worker.runtime.load import UnreadableError, load_request, load_state
 from worker.runtime.parts import Parts
@@ -25,8 +25,10 @@ __all__ = ["requeued"]
 async def requeued(parts: Parts, row: RunRow) -> NewRun:
     """Build the new run. One that was composed continues from its state; one that never was is queued anew.
 
-    Errors: `UnavailableError` when the failed run cannot be read here.
+    Errors: `UnavailableError` when the failed run cannot be read here, `ConflictError` when it was purged.
     """
+    if row.purged:
+        raise ConflictError("purged", "the run's content was purged, so it cannot be continued", uuid=row.uuid)
     try:
         old = parts.sealer.unwrap(row.wrapped_key, row.key_id)
         state = await load_state(parts, row, old)
@@ -57,6 +59,8 @@ async def requeued(parts: Parts, row: RunRow) -> NewRun:
         documents=(Document(kind=kind, version=version, seq=0, payload=payload),),
         cause=ResumeCause.REQUEUE,
         head=GENESIS,
+        # Of two who continue it at once, one: else what is open in it would be open twice, under one key.
+        idempotency=parts.sealer.keyed_hash("requeue", row.uuid.encode()),
         lineage_run=row.uuid,
         lineage_at=row.seq,
         sources=source_rows(state) if state is not None and composed else (),

@@ -12,7 +12,7 @@ from codec.request import AgentRunRequest
 from codec.request_codec import REQUEST_VERSION
 from codec.suspended import STATE_VERSION, Call, CarriedSource, DroppedSource, SuspendedRunState
 from codec.text import parse_json
-from codec.vocabulary import BlockedReason, CallStatus, Origin, QuestionKind, Role, RunStatus
+from codec.vocabulary import BlockedReason, CallStatus, Origin, QuestionKind, Role, RunStatus, SourceKind, SourceOrigin
 from codec.wire import (
     Shown,
     ShownBlocked,
@@ -26,7 +26,7 @@ from codec.wire import (
     ShownUsage,
     ShownWaiting,
 )
-from worker.ports.records import RunRow
+from worker.ports.records import RunRow, SourceRow
 from worker.ports.sealing import KeyUnavailableError, SealingError
 from worker.runtime.load import UnreadableError, load_request, load_state
 from worker.runtime.parts import Parts
@@ -39,15 +39,21 @@ _KNOWN_VERSION: Final = max(STATE_VERSION, ENTRY_VERSION, REQUEST_VERSION)
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
-    """What could be read of a run's sealed side. `blocked` says why not everything could."""
+    """What could be read of a run's sealed side. `blocked` says why not everything could.
+
+    Of a purged run nothing is there to be read, and `sources` is what its row carries in the clear.
+    """
 
     state: SuspendedRunState | None = None
     request: AgentRunRequest | None = None
     blocked: BlockedReason | None = None
+    sources: tuple[SourceRow, ...] = ()
 
 
 async def look_inside(parts: Parts, row: RunRow) -> Inside:
     """Open a run as far as this process can. Total: what cannot be opened is told, never raised."""
+    if row.purged:
+        return Inside(sources=tuple(await parts.store.sources(row.uid)))
     if row.doc_version > _KNOWN_VERSION:
         return Inside(blocked=BlockedReason.VERSION)
     try:
@@ -82,9 +88,10 @@ def shown(row: RunRow, inside: Inside, *, content: bool) -> Shown:
         waiting=_waiting(row, state, content=content),
         blocked=_blocked(row, inside),
         forced=_forced(inside),
-        carried=() if state is None else tuple(_carried(c) for c in state.carried),
+        carried=_in_the_clear(inside.sources) if state is None else tuple(_carried(c) for c in state.carried),
         dropped=() if state is None else tuple(_dropped(d) for d in state.dropped),
         lineage=_lineage(row),
+        purged=row.purged,
     )
 
 
@@ -182,6 +189,13 @@ def _forced(inside: Inside) -> ShownForced:
 
 def _carried(carried: CarriedSource) -> ShownCarried:
     return ShownCarried(kind=carried.kind, uid=carried.uid, origin=carried.origin)
+
+
+def _in_the_clear(sources: tuple[SourceRow, ...]) -> tuple[ShownCarried, ...]:
+    try:
+        return tuple(ShownCarried(kind=SourceKind(s.kind), uid=s.uid, origin=SourceOrigin(s.origin)) for s in sources)
+    except ValueError:
+        return ()  # changed in the database
 
 
 def _dropped(dropped: DroppedSource) -> ShownDropped:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -46,13 +47,16 @@ LINKS: Final[Mapping[str, sa.Table]] = {
     "snippet": catalogue_tables.configuration_snippet,
     "skill": catalogue_tables.configuration_skill,
 }
+_VERSION: Final = sa.select(catalogue_tables.catalogue_version.c.version).where(
+    catalogue_tables.catalogue_version.c.id == 1
+)
+"""Built once: making a statement costs as much as running it."""
 _TEXT_ONLY: Final = frozenset({"prompt", "text", "body", "wrapped_key"})
 
 
 def read_version(conn: sa.Connection) -> int:
     """Read the version by its primary key; locks nothing. Errors: `StoreError` in a database without the row."""
-    table = catalogue_tables.catalogue_version
-    found = conn.execute(sa.select(table.c.version).where(table.c.id == 1)).scalar_one_or_none()
+    found = conn.execute(_VERSION).scalar_one_or_none()
     if found is None:
         raise StoreError("the catalogue has no version")
     return int(found)
@@ -67,25 +71,34 @@ def read_stored_policy(conn: sa.Connection) -> object:
 
 def living_rows(conn: sa.Connection, kind: str, *, sealed: bool = False) -> Sequence[sa.RowMapping]:
     """Read the living records of a kind by uid, through the partial index of the living; sealed columns if asked."""
+    return conn.execute(_living(kind, sealed)).mappings().all()
+
+
+@cache
+def _living(kind: str, sealed: bool) -> sa.Select[Any]:
     table = RECORDS[kind]
     columns = [column for column in table.c if sealed or column.name not in _TEXT_ONLY]
-    return conn.execute(sa.select(*columns).where(table.c.deleted_at.is_(None)).order_by(table.c.uid)).mappings().all()
+    return sa.select(*columns).where(table.c.deleted_at.is_(None)).order_by(table.c.uid)
 
 
 def living_links(conn: sa.Connection, kind: str) -> dict[int, tuple[int, ...]]:
     """Read the uids of living records that each configuration is linked to, in its order. Deleted ones are dropped."""
+    found: dict[int, list[int]] = {}
+    for configuration, linked in conn.execute(_links(kind)):
+        found.setdefault(configuration, []).append(linked)
+    return {configuration: tuple(uids) for configuration, uids in found.items()}
+
+
+@cache
+def _links(kind: str) -> sa.Select[int, int]:
     link, other = LINKS[kind], RECORDS[kind]
     uid = link.c[f"{kind}_uid"]
-    query = (
+    return (
         sa.select(link.c.configuration_uid, uid)
         .join(other, other.c.uid == uid)
         .where(other.c.deleted_at.is_(None))
         .order_by(link.c.configuration_uid, link.c.position)
     )
-    found: dict[int, list[int]] = {}
-    for configuration, linked in conn.execute(query):
-        found.setdefault(configuration, []).append(linked)
-    return {configuration: tuple(uids) for configuration, uids in found.items()}
 
 
 def read_snapshot(conn: sa.Connection, known: CatalogueSnapshot | None) -> CatalogueSnapshot:
@@ -131,7 +144,12 @@ def read_texts(
 
 def all_rows(conn: sa.Connection, table: sa.Table) -> Sequence[sa.RowMapping]:
     """Read a small table whole, by its primary key."""
-    return conn.execute(sa.select(table).order_by(*table.primary_key)).mappings().all()
+    return conn.execute(_whole(table)).mappings().all()
+
+
+@cache
+def _whole(table: sa.Table) -> sa.Select[Any]:
+    return sa.select(table).order_by(*table.primary_key)
 
 
 def _by_uid(conn: sa.Connection, kind: str, uids: Sequence[int]) -> dict[int, sa.RowMapping]:

@@ -11,32 +11,48 @@ from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from worker.adapters.sealing import KeyRing, KeyRingError, check_value
 from worker.adapters.sql.clock import read_now
 from worker.adapters.sql.engine import Database
+from worker.adapters.sql.locks import KEYS_KEY, lock_alone
 from worker.adapters.sql.sealed import SEALED
 from worker.adapters.sql.tables import key_ring
-from worker.adapters.sql.writes import insert_into
+from worker.adapters.sql.writes import insert_audit, insert_into
+from worker.ports.records import AuditRow
 
-__all__ = ["ensure_ring", "holds_sealed", "register_ring", "verify_ring"]
+__all__ = [
+    "SUBKEY",
+    "agreed_ring",
+    "ensure_ring",
+    "holds_sealed",
+    "lock_ring",
+    "register_ring",
+    "registered_ring",
+    "verify_ring",
+]
 
-_SUBKEY: Final = "subkey"
+SUBKEY: Final = "subkey"
 """Id under which the subkey's check value is kept; keys of a ring are named `k-…`."""
+_FOUND: Final = AuditRow(decision="", actor="regate", via="start")
+"""Who changed what start-up finds in the file: somebody put it there, or was killed between the file and us."""
 
 
 async def ensure_ring(database: Database, path: Path) -> KeyRing:
     """Give the ring in `path`, made now if database and file are both new; afterwards the database knows it.
 
+    Its active key is the newer one of the file's and the database's: a rotation is never taken back by a host that has
+    an older file, or by a crash between the two writes.
     Safe when several processes start at once: one makes the file, one writes the rows, all end with the same ring.
     Errors: `KeyRingError` when database and file do not belong together, `StoreError`.
     """
     ring = _load_if_there(path)
     if ring is None:
         ring = await _first_ring(database, path)
-    if not await database.read(_is_registered, ring):  # whoever opens is not to wait for somebody who writes
-        await database.transact(register_ring, ring)
-    return ring
+    # Looked at first: whoever opens is not to wait for somebody who writes.
+    found = await database.read(registered_ring, ring)
+    return await database.transact(register_ring, ring) if found is None else found
 
 
 async def _first_ring(database: Database, path: Path) -> KeyRing:
@@ -50,21 +66,45 @@ async def _first_ring(database: Database, path: Path) -> KeyRing:
     return _create_or_load(path)
 
 
-def register_ring(connection: sa.Connection, ring: KeyRing) -> None:
-    """Write the ring's ids and check values, and which one is active.
+def register_ring(connection: sa.Connection, ring: KeyRing, by: AuditRow = _FOUND) -> KeyRing:
+    """Write the ring's ids and check values, and which one is active; gives it as agreed.
 
     Allowed while the database knows no ring and holds nothing sealed, and later for a ring that grew from the one it
-    knows.
-    Errors: `KeyRingError`; nothing was written.
+    knows; the audit is told, as `by`, of each key that it grew by and of another one that is active.
+    Locks: `lock_ring`. Errors: `KeyRingError`; nothing was written.
     """
-    if not _known(connection) and holds_sealed(connection):
+    lock_ring(connection)
+    known = {row.id: row.active for row in _known(connection)}
+    if not known and holds_sealed(connection):
         raise KeyRingError("the database holds sealed data of a key ring that it does not know")
     now = read_now(connection)
     rows = [{"id": id, "check_value": value, "active": False, "created_at": now} for id, value in _checks(ring).items()]
     # Whoever comes second finds the rows of the first and verifies against them.
     connection.execute(insert_into(connection.dialect.name, key_ring).on_conflict_do_nothing(), rows)
-    verify_ring(connection, ring)
+    ring = agreed_ring(connection, ring)
     connection.execute(sa.update(key_ring).values(active=key_ring.c.id == ring.active))
+    if known:
+        changes = [replace(by, decision="key_added", detail=id) for id in ring.keys if id not in known]
+        if not known.get(ring.active):
+            changes.append(replace(by, decision="key_activated", detail=ring.active))
+        insert_audit(connection, changes, now)
+    return ring
+
+
+def lock_ring(connection: sa.Connection) -> None:
+    """Wait for others that change what the database knows of the ring, before anything of it is read.
+
+    On SQLite the transaction is the only writer already.
+    """
+    if connection.dialect.name == "postgresql":
+        lock_alone(connection, KEYS_KEY)
+
+
+def agreed_ring(connection: sa.Connection, ring: KeyRing) -> KeyRing:
+    """Give the ring with the newer one of two active keys, its own and the database's. Errors: as `verify_ring`."""
+    verify_ring(connection, ring)
+    active = next((row.id for row in _known(connection) if row.active), ring.active)
+    return ring.at_least(active)
 
 
 def verify_ring(connection: sa.Connection, ring: KeyRing | None) -> None:
@@ -92,9 +132,11 @@ def holds_sealed(connection: sa.Connection) -> bool:
     return any(connection.execute(sa.select(table.c[name]).limit(1)).first() is not None for table, name in SEALED)
 
 
-def _is_registered(connection: sa.Connection, ring: KeyRing) -> bool:
-    verify_ring(connection, ring)
-    return any(row.active and row.id == ring.active for row in _known(connection))
+def registered_ring(connection: sa.Connection, ring: KeyRing) -> KeyRing | None:
+    """Give the ring as agreed when the database knows all of it, else None. Errors: as `verify_ring`."""
+    ring = agreed_ring(connection, ring)
+    known = {row.id: row.active for row in _known(connection)}
+    return ring if all(id in known for id in _checks(ring)) and known[ring.active] else None
 
 
 def _refuse_new_ring(connection: sa.Connection, path: Path) -> None:
@@ -122,4 +164,4 @@ def _known(connection: sa.Connection) -> Sequence[sa.Row[str, str, bool]]:
 
 
 def _checks(ring: KeyRing) -> dict[str, str]:
-    return {name: check_value(key) for name, key in (*ring.keys.items(), (_SUBKEY, ring.subkey))}
+    return {name: check_value(key) for name, key in (*ring.keys.items(), (SUBKEY, ring.subkey))}

@@ -11,10 +11,12 @@ from typing import Final
 
 import sqlalchemy as sa
 
-__all__ = ["CATALOGUE_KEY", "MIGRATION_KEY", "POLICY_KEY", "lock_alone", "policy_gate"]
+__all__ = ["CATALOGUE_KEY", "KEYS_KEY", "MIGRATION_KEY", "POLICY_KEY", "lock_alone", "policy_gate"]
 
 CATALOGUE_KEY: Final = int.from_bytes(b"regatcat")
 """One catalogue writer at a time, for the whole of its transaction."""
+KEYS_KEY: Final = int.from_bytes(b"regatkey")
+"""One change of what the database knows of the key ring at a time."""
 MIGRATION_KEY: Final = 0x7265_6761_7465  # "regate"
 """One migration at a time."""
 POLICY_KEY: Final = int.from_bytes(b"regatpol")

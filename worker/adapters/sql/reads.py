@@ -133,7 +133,8 @@ def list_runs(connection: sa.Connection, wanted: RunFilter) -> list[RunRow]:
 def _filtered(wanted: RunFilter) -> tuple[list[RunStatus] | None, list[sa.ColumnElement[bool]]]:
     """Give the statuses to list, None for all, and the other conditions.
 
-    Dead are failed runs that can go on: what is stored can be read, and nobody requeued them yet (ix_run_lineage_run).
+    Dead are failed runs that can go on: what is stored can be read and was not purged, and nobody requeued them yet
+    (ix_run_lineage_run).
     """
     statuses = list(wanted.statuses) if wanted.statuses else None
     conditions: list[sa.ColumnElement[bool]] = []
@@ -146,7 +147,7 @@ def _filtered(wanted: RunFilter) -> tuple[list[RunStatus] | None, list[sa.Column
     if wanted.dead:
         later = run.alias("later")
         requeued = sa.exists().where(later.c.lineage_run == run.c.uuid, later.c.origin == Origin.REQUEUE.value)
-        conditions += [run.c.reason != TerminationReason.CORRUPT.value, ~requeued]
+        conditions += [run.c.reason != TerminationReason.CORRUPT.value, run.c.wrapped_key.is_not(None), ~requeued]
         statuses = [status for status in statuses or [RunStatus.FAILED] if status is RunStatus.FAILED]
     return statuses, conditions
 

@@ -192,6 +192,9 @@ def _prepare(connection: sqlite3.Connection, wait_s: float) -> None:
     _enter_wal(connection, time.monotonic() + wait_s)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
+    # What is deleted is overwritten with zeros: a purge means it. Costs 3 to 6 % of the CPU of a step (measured with
+    # states of 20 KB); Debian builds its SQLite so.
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 def _bytes(digits: str | None) -> bytes | None:

@@ -27,12 +27,16 @@ __all__ = ["replay"]
 @click.option("--until", type=click.IntRange(1), metavar="N", help="Up to this sequence.")
 @common
 def replay(asked: Asked, uuids: tuple[str, ...], since: float | None, until: int | None) -> int:
-    """Replay runs under the policy that was recorded with them. Exit 1 when one diverged or was damaged."""
+    """Replay runs under the policy that was recorded with them. Exit 1 when one diverged or was damaged.
+
+    With --since, runs that were purged are left out: there is nothing to fold.
+    """
     if bool(uuids) == (since is not None):
         raise click.UsageError("name runs by uuid, or say --since.")
 
     async def work(session: Session) -> int:
-        wanted = uuids or [row.uuid for row in await session.runtime.runs(session.actor, RunFilter(since=since))]
+        found = [] if uuids else await session.runtime.runs(session.actor, RunFilter(since=since))
+        wanted = uuids or [row.uuid for row in found if not row.purged]
         equal = True
         for uuid in wanted:
             report = await _replayed(session, uuid, until)

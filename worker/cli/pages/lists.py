@@ -45,7 +45,8 @@ def _remark(document: dict[str, Any]) -> Text:
         return text(f"answered by {waiting['answered_by']}", "dim")
     if waiting is not None:
         return text(f"asks for {waiting['kind'].value}", "yellow")
-    return text("" if reason is None or reason == document["status"] else reason.value, "dim")
+    told = [] if reason is None or reason == document["status"] else [reason.value]
+    return text(", ".join([*told, *(["purged"] if document["purged"] else [])]), "dim")
 
 
 def event_line(event: dict[str, Any]) -> RenderableType:

@@ -31,6 +31,8 @@ def print_shown(shown: Shown, row: RunRow, sources: Sequence[SourceRow], why: st
         parts.append(question_page(shown.waiting, shown.uuid, answerable=shown.blocked is None))
     if shown.answer:
         parts.append(section("Answer", Padding(text(shown.answer), (0, 0, 0, 2)), style="bold green"))
+    if shown.purged:
+        parts.append(text("Its content was purged: what it was asked, what it answered and what its tools did."))
     print_people(Group(*parts))
 
 

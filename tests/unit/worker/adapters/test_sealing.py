@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,8 +15,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.adapters.sealing import KeyRing, KeyRingError, RingSealer, check_value
-from worker.ports.sealing import KeyUnavailableError, SealBrokenError, Sealer, SealingError
+from worker.adapters.sealing import LOOK_EVERY_S, KeyRing, KeyRingError, RingSealer, check_value
+from worker.ports.sealing import KeyUnavailableError, SealBrokenError, Sealer, SealingError, WrappedKey
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -288,15 +289,181 @@ def test_a_missing_file_or_folder_is_named(tmp_path: Path) -> None:
         KeyRing.create(tmp_path / "none" / "keys.json")
 
 
-def test_rotation_adds_a_key_and_keeps_the_rest(tmp_path: Path) -> None:
+# --- a ring that changes
+
+
+def test_a_new_key_is_the_newest_and_not_used_yet(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     old = KeyRing.create(path)
-    made = RingSealer(old).new_key()
 
-    new = old.rotate(path)
+    new = old.grown()
+    new.save(path)
 
     assert new == KeyRing.load(path)
-    assert (old.active in new.keys, new.active in old.keys) == (True, False)
-    assert old.subkey == new.subkey
-    assert made.key == RingSealer(new).unwrap(made.wrapped, made.key_id)
-    assert new.active == RingSealer(new).new_key().key_id
+    assert [old.active, new.newest] == list(KeyRing.load(path).keys)
+    assert (old.active, old.subkey) == (new.active, new.subkey)
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+
+
+def test_an_activated_key_wraps_and_the_older_ones_still_open() -> None:
+    old = RING.activated("k-1")
+    made = RingSealer(old).new_key()
+    new = RingSealer(old.activated("k-2"))
+
+    assert ("k-1", "k-2") == (made.key_id, new.new_key().key_id)
+    assert made.key == new.unwrap(made.wrapped, made.key_id)
+
+
+def test_nobody_goes_back_to_an_older_key() -> None:
+    first = RING.activated("k-1")
+
+    assert ["k-2", "k-2", "k-1"] == [r.active for r in (RING.at_least("k-1"), first.at_least("k-2"), first)]
+
+
+@pytest.mark.parametrize(
+    ("other", "kin"),
+    [
+        (RING.grown(), True),
+        (KeyRing(keys={"k-2": b"2" * 32}, active="k-2", subkey=b"s" * 32), True),
+        (KeyRing(keys={"k-9": b"9" * 32}, active="k-9", subkey=b"s" * 32), True),
+        (KeyRing(keys={"k-2": b"x" * 32}, active="k-2", subkey=b"s" * 32), False),
+        (KeyRing(keys=RING.keys, active="k-2", subkey=b"x" * 32), False),
+    ],
+)
+def test_a_ring_knows_its_kin(other: KeyRing, kin: bool) -> None:
+    assert (kin, kin) == (RING.is_kin(other), other.is_kin(RING))
+
+
+class Watched:
+    """A sealer whose clock stands still until it is told, and its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.json"
+        self.now = 100.0
+        self.ring = KeyRing.create(self.path)
+        self.sealer = RingSealer(self.ring, self.path, lambda: self.now)
+        assert frozenset(self.ring.keys) == self.sealer.key_ids
+
+    def later(self) -> RingSealer:
+        self.now += LOOK_EVERY_S
+        return self.sealer
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+def test_a_sealer_notices_a_changed_file(watched: Watched) -> None:
+    grown = watched.ring.grown()
+    grown.save(watched.path)
+
+    assert frozenset(watched.ring.keys) == watched.sealer.key_ids  # it has looked a moment ago
+    assert frozenset(grown.keys) == watched.later().key_ids
+    assert watched.ring.active == watched.sealer.new_key().key_id
+
+    grown.activated(grown.newest).save(watched.path)
+
+    assert grown.newest == watched.later().new_key().key_id
+
+
+def test_a_sealer_looks_at_once_for_a_key_that_it_lacks(watched: Watched) -> None:
+    grown = watched.ring.grown()
+    grown = grown.activated(grown.newest)
+    grown.save(watched.path)
+    made = RingSealer(grown).new_key()
+
+    assert made.key == watched.sealer.unwrap(made.wrapped, made.key_id)
+
+
+def test_a_key_that_was_taken_out_is_gone(watched: Watched) -> None:
+    made = RingSealer(watched.ring).new_key()
+    grown = watched.ring.grown()
+    KeyRing(keys={grown.newest: grown.keys[grown.newest]}, active=grown.newest, subkey=grown.subkey).save(watched.path)
+
+    assert frozenset({grown.newest}) == watched.later().key_ids
+    with pytest.raises(KeyUnavailableError):
+        watched.sealer.unwrap(made.wrapped, made.key_id)
+    assert grown.newest == watched.sealer.new_key().key_id
+
+
+def _lost(path: Path, _: KeyRing) -> None:
+    path.unlink()
+
+
+def _spoilt(path: Path, _: KeyRing) -> None:
+    path.write_text("{}")
+
+
+def _open_to_others(path: Path, ring: KeyRing) -> None:
+    ring.grown().save(path)
+    path.chmod(0o644)
+
+
+def _foreign(path: Path, _: KeyRing) -> None:
+    path.unlink()
+    KeyRing.create(path)
+
+
+@pytest.mark.parametrize("harm", [_lost, _spoilt, _open_to_others, _foreign])
+def test_a_bad_file_leaves_the_ring_in_memory(watched: Watched, harm: Callable[[Path, KeyRing], None]) -> None:
+    made = watched.sealer.new_key()
+
+    harm(watched.path, watched.ring)
+
+    assert frozenset(watched.ring.keys) == watched.later().key_ids
+    assert watched.ring.active == watched.sealer.new_key().key_id
+    assert made.key == watched.sealer.unwrap(made.wrapped, made.key_id)
+
+
+def test_a_file_that_becomes_good_again_is_taken(watched: Watched) -> None:
+    grown = watched.ring.grown()
+    grown.save(watched.path)
+    watched.path.chmod(0o644)
+    assert frozenset(watched.ring.keys) == watched.later().key_ids
+
+    watched.path.chmod(0o600)
+
+    assert frozenset(grown.keys) == watched.later().key_ids
+
+
+def test_an_older_copy_of_the_file_does_not_take_a_rotation_back(watched: Watched) -> None:
+    grown = watched.ring.grown()
+    grown.activated(grown.newest).save(watched.path)
+    assert grown.newest == watched.later().new_key().key_id
+
+    grown.save(watched.path)
+
+    assert grown.newest == watched.later().new_key().key_id
+
+
+def test_threads_that_seal_meanwhile_see_whole_rings(watched: Watched) -> None:
+    """Each new key can be opened by the file as it is at the end; nobody meets half a ring."""
+    sealer, made, failed = watched.sealer, list[WrappedKey](), list[Exception]()
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            while not ended.is_set():
+                watched.now += LOOK_EVERY_S  # each look is due
+                made.append(sealer.new_key())
+                sealer.unwrap(made[-1].wrapped, made[-1].key_id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test tells
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    ring = watched.ring
+    for _ in range(20):
+        ring = ring.grown()
+        ring.save(watched.path)
+        ring = ring.activated(ring.newest)
+        ring.save(watched.path)
+    ended.set()
+    for thread in threads:
+        thread.join()
+
+    assert [] == failed
+    assert 2 <= len({key.key_id for key in made})
+    assert {key.key for key in made} == {RingSealer(ring).unwrap(key.wrapped, key.key_id) for key in made}

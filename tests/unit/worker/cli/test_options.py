@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from worker.cli.options import RUN, SINCE, Asked, flag_of
+from worker.cli.options import AGE, RUN, SINCE, Asked, flag_of
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,21 @@ def test_anything_else_is_wrong_usage(text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         SINCE.convert(text, None, None)
     assert len(text) < 3 or text not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0s", 0), ("90min", 5400), ("1.5h", 5400), (" 30d ", 2_592_000), ("600s", 600)]
+)
+def test_an_age_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    """In seconds."""
+    assert seconds == AGE.convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "5m", "1w", "d", "7", "-1d", "1d2h", "1e3s", "١d"])
+def test_an_age_is_not_guessed(text: str) -> None:
+    """What is destroyed by it is meant."""
+    with pytest.raises(click.BadParameter, match="600s, 90min, 12h or 30d"):
+        AGE.convert(text, None, None)
 
 
 @pytest.mark.parametrize(
