@@ -21,6 +21,13 @@ settings.register_profile("deep", max_examples=5000, deadline=None, print_blob=T
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let somebody ask for more of the simulation, or for one schedule again."""
+    group = parser.getgroup("simulation", "tests/simulation: a whole fleet in virtual time")
+    group.addoption("--schedules", type=int, metavar="N", help="schedules to run; REGATE_SIMULATE says the same")
+    group.addoption("--schedule-seed", type=int, metavar="S", help="run this schedule alone")
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's `REGATE_…` variables reach a test that does not set them itself."""

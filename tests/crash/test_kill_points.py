@@ -1,98 +1,152 @@
-"""A worker is killed before and after every commit of a run; another goes on, and nothing is lost or done twice.
+"""Somebody dies at a named boundary of a run; whoever comes next goes on, and nothing is lost or done twice.
 
-The run is the demonstration's: a forced confidential snippet, a write that a person approves, a second round.
+Every process that takes part is struck: the worker, and the programs that enqueue, approve and resume. A clean run
+counts how often each boundary is passed, so none is silently never reached. By default each is struck once on SQLite by
+SIGKILL, and a sample of them by SIGTERM, by SIGSTOP and on PostgreSQL; with REGATE_TEST_CRASH=full every pass, by every
+signal, on both.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import os
+import signal
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from codec.vocabulary import QuestionKind, RunStatus
-from tests.support.processes import LEASE_S, environment, worker_process
-from tests.support.world import World, call, eventually, open_world, reply
+from tests.support.crash_points import Strike, passed
+from tests.support.crash_story import SENT, WRITTEN, Case, Stage, open_stage
+from tests.support.engines import ENGINES, FULL, engine_url
+from tests.support.ledger import Ledger, ledger
 from worker.adapters.embedded_valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.crash
 
-COMMITS: Final = 8
-"""Upper bound of the commits of the run; a kill that never comes is noticed and left out."""
-POINTS: Final = [f"{when}:{number}" for number in range(1, COMMITS + 1) for when in ("before", "after")]
+ONLY: Final = os.environ.get("REGATE_TEST_CRASH_ONLY", "")
+"""Part of the name of a case, such as `tool.after:2:KILL`: nothing else is struck. For who looks into a failure."""
+ALL: Final = FULL or bool(ONLY)
+SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+AT_ONCE: Final = 8
+TRANSACTIONS: Final = (
+    "claim",
+    "run_started",
+    "model_failed",
+    "model_replied",
+    "tool_returned",
+    "suspend",
+    "run_resumed+decision_given",
+    "finish",
+)
+MET: Final = {
+    "worker": {f"{name}.{when}" for name in TRANSACTIONS for when in ("before_commit", "after_commit")}
+    | {f"{call}.{when}" for call in ("send", "tool", "preview") for when in ("before", "after")}
+    | {"gate", "load.after", SENT, WRITTEN},
+    "enqueue": {"enqueue.before_commit", "enqueue.after_commit", "wake.before", "wake.after"},
+    "approve": {"answer.before_commit", "answer.after_commit", "wake.before", "wake.after"},
+    "resume": {"resume.before_commit", "resume.after_commit", "wake.before", "wake.after"},
+}
+MET["approve again"] = MET["approve"]
+"""What must be met, by role. What else is met, such as a sweep, depends on how long things take."""
+MET_IN_A_DRAIN: Final = {"worker": {"release.before_commit", "release.after_commit", "wake.before", "wake.after"}}
+Passes = dict[str, dict[str, int]]
 
 
-async def answer_all(world: World, uuid: str) -> int:
-    """Be the person: approve, and say of an unknown write what the ledger says; gives how often it was to be run."""
-    to_run = 0
-    while True:
-        row = await world.row(uuid)
-        if row.finished_at is not None:
-            return to_run
-        if row.question is not None and row.cause is None and row.status is not RunStatus.RUNNING:
-            shown = await world.show(uuid)
-            if shown.waiting is not None and shown.waiting.answered_by is None:
-                to_run += await answer_one(world, uuid, shown.waiting.kind)
-        await asyncio.sleep(0.02)
+class Theatre:
+    """Where stories are told side by side: one ledger, one Valkey with a database for each."""
 
+    def __init__(self, folder: Path, kept: Ledger, broker: str) -> None:
+        self._folder = folder
+        self._template = folder / "template.db"
+        self._ledger = kept
+        self._broker = broker.removesuffix("?db=0")
+        self._free: asyncio.Queue[int] = asyncio.Queue()
+        for number in range(AT_ONCE):
+            self._free.put_nowait(number)
+        self._told = 0
 
-async def answer_one(world: World, uuid: str, kind: QuestionKind) -> int:
-    if kind is not QuestionKind.OUTCOME:
-        await world.decide(uuid)
-        return 0
-    if any(line["tool"] == "refund_order" for line in world.executed(uuid)):
-        await world.settle(uuid, happened="Refunded order 7.")
-        return 0
-    await world.settle(uuid, run=True)
-    return 1
-
-
-async def test_a_run_survives_a_kill_at_every_commit(tmp_path: Path) -> None:
-    limit = asyncio.Semaphore(3)
-
-    async def one(point: str) -> bool:
-        folder = tmp_path / point.replace(":", "-")
+    @asynccontextmanager
+    async def stage(self, engine: str, case: Case) -> AsyncIterator[Stage]:
+        """Open a stage when there is room for one."""
+        number = await self._free.get()
+        self._told += 1
+        folder = self._folder / f"s{self._told}"
         folder.mkdir()
-        async with limit:
-            with EmbeddedValkey(folder) as server:
-                return await killed_at(folder, server.url, point)
-
-    killed = await asyncio.gather(*(one(point) for point in POINTS))
-
-    assert sum(killed) >= 10, dict(zip(POINTS, killed, strict=True))
-
-
-async def killed_at(folder: Path, broker: str, point: str) -> bool:
-    """Kill one worker at this point and let another finish; gives whether it came to that."""
-    async with open_world(folder, claims=False, migrated=True, lease_s=LEASE_S) as world:
-        world.script(reply("", call("refund_order", order=7)), reply("", call("echo", "c2", text="x")), reply("done"))
-        uuid = (await world.runtime.enqueue(world.ask(snippets=["incident"]))).uuid
-        person = asyncio.create_task(answer_all(world, uuid))
-        crashing = environment(folder, broker, CRASH_AT=point)
-        async with worker_process(crashing, module="tests.support.crash_worker", name="crashing") as first:
-            await eventually(
-                lambda: person.done() or first.process.returncode is not None, "a kill or an end", seconds=60
-            )
-            crashed = first.process.returncode is not None
-            if crashed:
-                async with worker_process(environment(folder, broker), name="second"):
-                    async with asyncio.timeout(60):
-                        to_run = await person
-            else:
-                to_run = await person
-        await check(world, uuid, point, crashes=int(crashed), to_run=to_run)
-    return crashed
+        try:
+            broker = f"{self._broker}?db={number}"
+            async with (
+                engine_url(engine, folder, self._template) as url,
+                open_stage(folder, case, ledger=self._ledger, url=url, broker=broker) as stage,
+            ):
+                yield stage
+        finally:
+            self._free.put_nowait(number)
 
 
-async def check(world: World, uuid: str, point: str, *, crashes: int, to_run: int) -> None:
-    shown = await world.show(uuid)
-    assert (RunStatus.COMPLETED, "done") == (shown.status, shown.answer), (point, shown)
-    ledger = Counter((line["tool"], line["key"]) for line in world.executed(uuid))
-    writes = [times for (tool, _), times in ledger.items() if tool == "refund_order"]
-    assert 1 == len(writes) and writes[0] <= 1 + to_run, (point, ledger)
-    assert 3 <= len(world.sent(uuid)) <= 3 + crashes, point
-    rounds = Counter(line["round"] for line in world.sent(uuid))
-    assert max(rounds.values()) <= 1 + crashes
-    world.repeated |= {key for tool, key in ledger if tool == "echo"}
+@asynccontextmanager
+async def theatre(folder: Path) -> AsyncIterator[Theatre]:
+    async with AsyncExitStack() as stack:
+        kept = stack.enter_context(ledger())
+        broker = stack.enter_context(EmbeddedValkey(folder))
+        yield Theatre(folder, kept, broker.url)
+
+
+async def clean(found: Theatre, engine: str, case: Case, met: dict[str, set[str]]) -> tuple[Passes, int]:
+    """Tell the story without a death; gives how often each role passed what it must meet, and the attempts."""
+    async with found.stage(engine, case) as stage:
+        row = await stage.tell()
+        await stage.check(row, row.attempts)
+        passes = {role: passed(stage.tally(role)) for role in met}
+        passes["worker"] |= {SENT: stage.story.sends.total(), WRITTEN: stage.story.writes.total()}
+    for role, wanted in met.items():
+        assert wanted <= set(passes[role]), (role, wanted - set(passes[role]))
+    return {
+        role: {point: passes[role][point] for point in sorted(wanted)} for role, wanted in met.items()
+    }, row.attempts
+
+
+async def tell_all(found: Theatre, engine: str, cases: list[Case], attempts: int) -> None:
+    """Tell the story of every case, and tell of those that did not end well."""
+
+    async def one(case: Case) -> str:
+        async with found.stage(engine, case) as stage:
+            try:
+                await stage.check(await stage.tell(), attempts)
+            except Exception as error:  # noqa: BLE001 - told with the others
+                return f"{case} in {stage.folder}: {''.join(traceback.format_exception(error, limit=-3))}"
+        return ""
+
+    failed = [told for told in await asyncio.gather(*(one(case) for case in cases)) if told]
+    assert not failed, "\n".join([f"{len(failed)} of {len(cases)} on {engine}", *failed])
+
+
+def chosen(engine: str, passes: Passes, *, release: bool = False) -> list[Case]:
+    """Choose what is struck by which signal on an engine: everything, or a sample in which every boundary is."""
+    found: list[Case] = []
+    every = [(role, point, count) for role, points in passes.items() for point, count in points.items()]
+    for index, (role, point, count) in enumerate(every):
+        for turn, number in enumerate(SIGNALS):
+            if number is signal.SIGSTOP and (role != "worker" or release):
+                continue  # a program that stands still is one that has not asked yet, or that has asked
+            always = (engine, number) == ("sqlite", signal.SIGKILL)
+            if ALL or always or index % 6 == turn + 3 * (engine == "sqlite"):
+                strikes = range(1, count + 1) if ALL else [1 + index % count]
+                found += [
+                    Case(role=role, strike=Strike(point=point, number=n, signal=number), release=release)
+                    for n in strikes
+                ]
+    return [case for case in found if ONLY in str(case)]
+
+
+@pytest.mark.parametrize("database", ENGINES)
+async def test_a_run_survives_a_death_at_every_boundary(tmp_path: Path, database: str) -> None:
+    async with theatre(tmp_path) as found:
+        passes, attempts = await clean(found, database, Case(), MET)
+        drained, same = await clean(found, database, Case(release=True), MET_IN_A_DRAIN)
+        assert attempts == same  # a drain is no attempt
+        cases = [*chosen(database, passes), *chosen(database, drained, release=True)]
+        await tell_all(found, database, cases, attempts)

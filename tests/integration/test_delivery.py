@@ -106,3 +106,21 @@ async def test_a_process_that_hears_nothing_finds_what_is_due_by_itself(tmp_path
         shown = await world.queue()
         await world.decide(shown.uuid)
         assert "done" == (await world.rest(shown.uuid)).answer
+
+
+async def test_a_run_whose_wake_ups_go_where_every_slot_is_taken_is_found_by_a_free_process(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with open_world(tmp_path, max_runs=1) as full, open_world(tmp_path, create=False, sweep_s=60) as free:
+        full.script(reply("", call("read_at", gate=str(gate))), reply("done"))
+        free.signals.host = full.host
+        [busy] = await queued(full, 1)
+        await eventually(lambda: full.executed(busy), "the slot is taken")
+        full.script(reply("done"), name="script.toml")
+        [late] = await queued(full, 1)
+        assert 1 == await full.sweep()  # the mark of this sweep keeps others from waking it for a minute
+
+        assert 0 == await free.sweep()
+
+        assert "done" == (await free.rest(late)).answer
+        gate.touch()
+        await full.rest(busy)

@@ -997,6 +997,20 @@ async def test_a_failed_run_is_continued_once(tmp_path: Path) -> None:
         assert "done" == (await world.rest(again.uuid)).answer
 
 
+async def test_of_two_who_continue_a_failed_run_at_once_one_does(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.script(reply("done", fail={"status": 400, "times": 1}))
+        uuid = (await world.run()).uuid
+
+        asked = (world.runtime.requeue(LOCAL, uuid, via="test") for _ in range(2))
+        said = await asyncio.gather(*asked, return_exceptions=True)
+
+        refused = [found for found in said if isinstance(found, ConflictError)]
+        assert ["already_requeued"] == [conflict.code for conflict in refused]
+        [again] = await world.store.runs(RunFilter(lineage_run=uuid))
+        assert "done" == (await world.rest(again.uuid)).answer
+
+
 async def test_a_process_that_was_paused_keeps_its_own_runs(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with open_world(tmp_path) as world:

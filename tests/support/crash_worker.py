@@ -1,36 +1,20 @@
-"""A worker process that kills itself before or after its n-th commit, as `CRASH_AT=before:3` says."""
+"""A worker process that strikes itself at a named point; see `tests.support.crash_points`."""
 
 from __future__ import annotations
 
 import os
-import signal
 
-from tests.support.worker_process import main
-from worker.adapters.sql.store import SqlRunStore
-from worker.ports.records import Append, Commit
+from tests.support import worker_process
+from tests.support.crash_points import arm
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 
-def _arm(when: str, number: int) -> None:
-    commit = SqlRunStore.commit
-    seen = 0
-
-    async def killing(self: SqlRunStore, step: Append) -> Commit:
-        nonlocal seen
-        seen += 1
-        mine = seen == number
-        if mine and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = await commit(self, step)
-        if mine:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    SqlRunStore.commit = killing  # type: ignore[method-assign]
+def main() -> None:
+    """Serve until SIGTERM, or until the strike."""
+    arm(os.environ)
+    worker_process.main()
 
 
 if __name__ == "__main__":
-    at, _, counted = os.environ["CRASH_AT"].partition(":")
-    _arm(at, int(counted))
     main()

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
-__all__ = ["Server", "server"]
+__all__ = ["OwnServer", "Server", "own_server", "server"]
 
 T = TypeVar("T")
 
@@ -163,10 +163,14 @@ def _template(of: Server) -> str:
         atexit.register(lambda: asyncio.run(_execute(of.url, (f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",))))
         return name
     name = f"regate_{of.run}_template"
-    with _locked(Path(tempfile.gettempdir()) / f"regate-postgres-{os.getuid()}-{of.run}.template"):
+    with _locked(_template_lock(of.run)):
         if not of.execute(f"SELECT 1 FROM pg_database WHERE datname = '{name}'"):
             _make_template(of, name)
     return name
+
+
+def _template_lock(run: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"regate-postgres-{os.getuid()}-{run}.template"
 
 
 def _make_template(of: Server, name: str) -> None:
@@ -289,6 +293,53 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+# --- a server of a test's own
+
+
+class OwnServer:
+    """A server that one test may stop and start again. Made by `own_server`; call its methods on the main thread."""
+
+    def __init__(self, folder: Path) -> None:
+        binaries, user = _binaries(folder)
+        self._data = folder / "data"
+        self._binaries = Path(binaries)
+        self._who = _make_cluster(self._data, self._binaries, user)
+        self._settings = {**_SETTINGS, "port": str(_free_port())}
+        self._running: subprocess.Popen[bytes] | None = None
+        url = f"postgresql://postgres@127.0.0.1:{self._settings['port']}/postgres"
+        self.server = Server(url=url, run=f"own{uuid.uuid4().hex[:9]}")
+
+    def start(self) -> None:
+        """Start it and wait until it lets people in."""
+        self._running = _serve(self._data, self._binaries, self._who, self._settings)
+        _await_port(self._running, int(self._settings["port"]))
+        _await_recovery(self.server)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Stop it: SIGINT ends all connections in order, SIGQUIT is a crash from which it has to recover."""
+        if self._running is not None:
+            self._running.send_signal(number)
+            self._running.wait(_START_S)
+            self._running = None
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """Start a server of one's own, and leave nothing of it."""
+    folder = Path(tempfile.mkdtemp(prefix="regate-own-postgres-"))
+    folder.chmod(0o711)  # the server's own user passes through
+    try:
+        found = OwnServer(folder)
+        found.start()
+        try:
+            yield found
+        finally:
+            found.stop(signal.SIGQUIT)
+            _template_lock(found.server.run).unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # --- the keeper
 
 
@@ -316,6 +367,12 @@ def keep(folder: Path, binaries: Path, user: str, *, durable: bool) -> None:
 
 def _start(data: Path, binaries: Path, user: str, wanted: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
     """Make a cluster and run a server on it, as another user if one is named."""
+    who, port = _make_cluster(data, binaries, user), _free_port()
+    return _serve(data, binaries, who, {**wanted, "port": str(port)}), port
+
+
+def _make_cluster(data: Path, binaries: Path, user: str) -> dict[str, Any]:
+    """Make a cluster; gives how its server is to be run."""
     who: dict[str, Any] = {"stdin": subprocess.DEVNULL, "cwd": "/", "env": {"PATH": "/usr/bin:/bin", "TZ": "UTC"}}
     data.mkdir(mode=0o700)
     if user:
@@ -324,11 +381,14 @@ def _start(data: Path, binaries: Path, user: str, wanted: Mapping[str, str]) -> 
         who |= {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
     options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D", str(data)]
     subprocess.run([str(binaries / "initdb"), *options], stdout=subprocess.DEVNULL, check=True, **who)
-    port = _free_port()
-    settings = [part for name, value in {**wanted, "port": str(port)}.items() for part in ("-c", f"{name}={value}")]
+    return who
+
+
+def _serve(data: Path, binaries: Path, who: Mapping[str, Any], wanted: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    settings = [part for name, value in wanted.items() for part in ("-c", f"{name}={value}")]
     command = [str(binaries / "postgres"), "-D", str(data), *settings]
-    # The keeper has no other thread.
-    return subprocess.Popen(command, preexec_fn=_die_with(os.getpid()), **who), port  # noqa: PLW1509
+    # The process that starts it has no other thread, or starts it on its main one: the server ends with that thread.
+    return subprocess.Popen(command, preexec_fn=_die_with(os.getpid()), **who)  # noqa: PLW1509
 
 
 def _remove(folder: Path) -> None:

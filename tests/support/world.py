@@ -28,8 +28,8 @@ from codec.request import AgentRunRequest, RunAugmentation
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import FINAL_STATUSES, STATUS_OF, WAITING_STATUSES, Phase, QuestionKind, RunStatus
 from codec.wire import Shown
-from tests.support.standing import chosen_url
 from tests.support.example_tools import LEDGER
+from tests.support.standing import chosen_url
 from worker.adapters.catalogue_file import read_catalogue
 from worker.adapters.models.registry import ModelRegistry
 from worker.adapters.models.scripted import ScriptedModels
@@ -474,7 +474,8 @@ async def _assemble(
     kind: type[SqlRunStore],
     figures: Figures,
 ) -> World:
-    sealer = RingSealer(await ensure_ring(database, folder / "keys.json"))
+    ring = folder / "keys.json"
+    sealer = RingSealer(await ensure_ring(database, ring), ring)
     catalogue = SqlCatalogue(database, sealer)
     store = kind(database, lease_s=figures.lease_s)
     logs: list[tuple[str, dict[str, Any]]] = []

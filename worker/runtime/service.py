@@ -304,7 +304,9 @@ class Runtime:
             raise ConflictError("already_requeued", "the run was continued already", uuid=uuid)
         new = await requeued(self.parts, row)
         await self.parts.store.record([_audit(row, "run_requeued", live.name, via, new.uuid)])
-        created, _ = await self.parts.store.create(new)
+        created, is_new = await self.parts.store.create(new)
+        if not is_new:  # somebody else continued it since we looked
+            raise ConflictError("already_requeued", "the run was continued already", uuid=uuid)
         await self.parts.signals.wake([created.uuid])
         return self._handle(created.uuid, is_new=True)
 

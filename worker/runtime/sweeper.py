@@ -19,26 +19,19 @@ __all__ = ["sweep_forever", "sweep_once"]
 
 _BATCH: Final = 500
 """Runs woken by one sweep; the rest waits for the next one of anybody."""
-_REMEMBERED: Final = 10 * _BATCH
-"""Wake-ups remembered by a process. Forgetting one costs a run another sweep, if messages are lost all the time."""
 
 
-async def sweep_once(parts: Parts, claim: Callable[[], None] | None, woken: dict[str, None] | None = None) -> int:
+async def sweep_once(parts: Parts, claim: Callable[[], None] | None) -> int:
     """Wake what is due, close what was cancelled under a dead worker; give the number of runs woken.
 
-    `claim` is what a process with slots does when no message can be sent, or when one sent before came to nothing:
-    `woken` remembers those from sweep to sweep.
+    `claim` is what a process with slots does each time: a message may be lost, or arrive where every slot is taken,
+    sweep after sweep, while the mark of each sweep keeps the others from waking that run.
     """
+    if claim is not None:
+        claim()
     due = await parts.store.wakeable(_BATCH, parts.figures.sweep_s)
     if due:
-        told = await parts.signals.wake(due)
-        again = woken is not None and any(uuid in woken for uuid in due)
-        if claim is not None and (again or not told):
-            claim()
-    if woken is not None:
-        woken.update(dict.fromkeys(due))
-        while len(woken) > _REMEMBERED:
-            del woken[next(iter(woken))]
+        await parts.signals.wake(due)
     for row in await parts.store.close_dead_cancelled(_BATCH):
         entry = entry_row(
             "cancel_requested", seq=row.seq + 1, segment=row.segment, policy=0, prev=row.head, by="regate"
@@ -52,10 +45,9 @@ async def sweep_once(parts: Parts, claim: Callable[[], None] | None, woken: dict
 
 async def sweep_forever(parts: Parts, claim: Callable[[], None] | None) -> None:
     """Sweep at every interval, jittered by a fifth so that a fleet spreads out."""
-    woken: dict[str, None] = {}
     while True:
         try:
-            await sweep_once(parts, claim, woken)
+            await sweep_once(parts, claim)
         except StoreError as error:
             parts.log("sweep.failed", {"problem": error.problem})
         await asyncio.sleep(parts.figures.sweep_s * random.uniform(0.8, 1.0))  # noqa: S311 - jitter, no secret

@@ -190,19 +190,25 @@ def take_wakeable(connection: sa.Connection, limit: int, interval_s: float) -> l
     it marked. Index: ix_run_due_at in its order, then the primary key.
     """
     now = read_now(connection)
-    due = connection.execute(
-        sa.select(run.c.uid, run.c.uuid)
-        .where(
-            run.c.due_at <= now,
-            _CLAIMABLE,
-            sa.or_(run.c.woken_at.is_(None), run.c.woken_at <= now - interval_s),
-        )
-        .order_by(run.c.due_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+    wanted = {"now": now, "before": now - interval_s, "most": limit}
+    due = connection.execute(_wakeable_statement(), wanted).all()
     _change_chosen(connection, _wake_statement(connection.dialect.name), [row.uid for row in due], {"now": now})
     return [row.uuid for row in due]
+
+
+@cache
+def _wakeable_statement() -> sa.Select[int, str]:
+    return (
+        sa.select(run.c.uid, run.c.uuid)
+        .where(
+            run.c.due_at <= sa.bindparam("now", type_=sa.Double),
+            _CLAIMABLE,
+            sa.or_(run.c.woken_at.is_(None), run.c.woken_at <= sa.bindparam("before", type_=sa.Double)),
+        )
+        .order_by(run.c.due_at)
+        .limit(sa.bindparam("most", type_=sa.Integer))
+        .with_for_update(skip_locked=True)
+    )
 
 
 @cache
@@ -213,17 +219,22 @@ def _wake_statement(dialect: str) -> sa.Update:
 
 def list_dead_cancelled(connection: sa.Connection, limit: int) -> list[RunRow]:
     """Read cancelled runs whose token outlived its lease, oldest first. Index: ix_run_cancelled. Locks nothing."""
-    dead = (
+    dead = connection.execute(_dead_statement(), {"now": read_now(connection), "most": limit})
+    return [run_row(row) for row in dead]
+
+
+@cache
+def _dead_statement() -> sa.Select[Any]:
+    return (
         sa.select(*RUN_COLUMNS)
         .where(
-            run.c.due_at <= read_now(connection),
+            run.c.due_at <= sa.bindparam("now", type_=sa.Double),
             run.c.status == sa.literal(RunStatus.CANCELLED.value, literal_execute=True),  # as the index says it
             run.c.token.is_not(None),
         )
         .order_by(run.c.due_at)
-        .limit(limit)
+        .limit(sa.bindparam("most", type_=sa.Integer))
     )
-    return [run_row(row) for row in connection.execute(dead)]
 
 
 def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str) -> bool:

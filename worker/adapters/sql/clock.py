@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 
-__all__ = ["CLOCK_OPTION", "SHIFT", "Clock", "now_column", "read_now", "shift_of"]
+__all__ = ["CLOCK_OPTION", "SHIFT", "Clock", "monotonic_of", "now_column", "read_now", "shift_of"]
 
 CLOCK_OPTION = "regate_clock"
 """Name of the engine's execution option that holds its `Clock`."""
@@ -21,10 +23,11 @@ _POSTGRES_NOW = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Doubl
 
 
 class Clock:
-    """Seconds that a test adds to the database's clock; 0 otherwise."""
+    """What a test may change about time: seconds added to the database's clock, and this process's own clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.shift_s = 0.0
+        self.monotonic = monotonic
 
 
 def now_column(dialect: str) -> sa.ColumnElement[float]:
@@ -42,5 +45,16 @@ def read_now(connection: sa.Connection) -> float:
 
 def shift_of(connection: sa.Connection) -> dict[str, Any]:
     """Give the parameter that `now_column` needs on this connection."""
-    clock: Clock | None = connection.get_execution_options().get(CLOCK_OPTION)
+    clock = _clock_of(connection)
     return {SHIFT: clock.shift_s if clock is not None else 0.0}
+
+
+def monotonic_of(connection: sa.Connection) -> float:
+    """Read the monotonic clock of the process that works on this connection, in seconds."""
+    clock = _clock_of(connection)
+    return clock.monotonic() if clock is not None else time.monotonic()
+
+
+def _clock_of(connection: sa.Connection) -> Clock | None:
+    clock: Clock | None = connection.get_execution_options().get(CLOCK_OPTION)
+    return clock

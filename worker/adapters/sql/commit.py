@@ -5,7 +5,6 @@ Lock order: the shared lock of policy, the catalogue's version, then run rows by
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
@@ -16,7 +15,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from codec.vocabulary import FINAL_STATUSES, RunStatus
 from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.catalogue_tables import catalogue_version
-from worker.adapters.sql.clock import now_column, shift_of
+from worker.adapters.sql.clock import monotonic_of, now_column, shift_of
 from worker.adapters.sql.locks import policy_gate
 from worker.adapters.sql.rows import document_values, entry_values, source_values
 from worker.adapters.sql.tables import inbox, journal, run
@@ -78,7 +77,7 @@ def commit_steps(
     Two writers at once: on PostgreSQL the second waits for the first one's rows and then finds their sequence moved.
     Errors: integrity and data errors of any step; the caller rolls back.
     """
-    at = time.monotonic()
+    at = monotonic_of(connection)
     checked = any(step.policy is not None for step in steps)
     version, now = _read_version_and_now(connection, lock=checked)
     outcomes: dict[int, Commit] = {}

@@ -122,6 +122,10 @@ class Database:
         """Create the whole schema in an empty database, without migrations. For what lives in memory."""
         await self.transact(_create_all)
 
+    def monotonic(self) -> float:
+        """Read the monotonic clock of this process, in seconds."""
+        return self._clock.monotonic()
+
     def shift_clock(self, seconds: float) -> None:
         """Let this object see the database's clock `seconds` later than it is. For tests."""
         self._clock.shift_s = seconds

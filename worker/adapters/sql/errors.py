@@ -23,6 +23,9 @@ _ENDED = frozenset({"08003", "08006", "25P03", "57P01", "57P02"})
 _CLOSED = ("28", "3D", "53", "55000")
 """States of a server that lets nobody in, or has no room: credentials, database, resources, connections not allowed."""
 
+_FULL = ("SQLITE_FULL", "SQLITE_IOERR")
+"""What SQLite says of a disk that is full or failing, as PostgreSQL says 53100: the same work may succeed later."""
+
 
 class RefusedError(StoreError):
     """The data broke a constraint or cannot be represented. Nothing was written."""
@@ -74,6 +77,8 @@ def _from_driver(error: sa.exc.DBAPIError) -> StoreError:
         return StoreError("busy")
     if name in ("SQLITE_TOOBIG", "SQLITE_MISMATCH"):
         return RefusedError("data")
+    if name.startswith(_FULL):
+        return StoreError("unavailable")
     return StoreError("database")
 
 

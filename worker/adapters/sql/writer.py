@@ -7,7 +7,6 @@ once, and under load the batches grow by themselves.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ class GroupCommitWriter:
         While the database is away, and after an interrupted COMMIT, it is committed again for as long as a lease: what
         waits here are replies that were paid for, and the guards see to it that nothing lands twice.
         """
-        began = time.monotonic()
+        began = self._database.monotonic()
         while True:
             try:
                 done = await self._database.transact(_write, work, self._lease_s, tried_at)
@@ -143,7 +142,7 @@ class GroupCommitWriter:
             if isinstance(failure, CommitUnknownError):
                 tried_at = began if tried_at is None else tried_at
             hopeless = tried_at is None and not _passes(failure)
-            if hopeless or time.monotonic() >= began + self._lease_s:
+            if hopeless or self._database.monotonic() >= began + self._lease_s:
                 _fail(work, failure if tried_at is None else CommitUnknownError())
                 return
             await asyncio.sleep(_PAUSE_S)

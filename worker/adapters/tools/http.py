@@ -19,6 +19,7 @@ import httpx
 
 from codec.text import dump_json
 from codec.vocabulary import TrustZone
+from worker.adapters.tools.threads import OverdueError
 from worker.core.hosts import Destination, address_allowed, read_url, zone_of_host
 from worker.ports.timeliness import in_time
 from worker.ports.tool_decorator import HOST_EGRESS, tool, tools_of
@@ -74,8 +75,8 @@ class HttpSender:
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> str:
         """Send once and give the answer's text; a status that is no success gives that number and nothing else.
 
-        Errors: `NotExecuted` when nothing was sent (refused, unknown host, no connection); httpx' and `TimeoutError`
-        when the outcome is unknown.
+        Errors: `NotExecuted` when nothing was sent (refused, unknown host, no connection); `OverdueError` when nothing
+        was sent because the permit grew too old on the way; httpx' and `TimeoutError` when the outcome is unknown.
         """
         try:
             async with asyncio.timeout(self._timeouts.connect):
@@ -129,7 +130,9 @@ class HttpSender:
 
     async def _exchange(self, request: httpx.Request) -> str:
         # SSL_CERT_FILE of the environment counts (a house's own authority), its proxies and passwords do not.
-        self._trust = self._trust or httpx.create_ssl_context(trust_env=True)
+        if self._trust is None:
+            # Reading all authorities takes long enough to hold up every other run of the loop.
+            self._trust = await asyncio.to_thread(httpx.create_ssl_context, trust_env=True)
         async with httpx.AsyncClient(verify=self._trust, trust_env=False, follow_redirects=False) as client:
             response = await client.send(request, stream=True)
             try:
@@ -141,7 +144,7 @@ class HttpSender:
 async def _still_permitted(event: str, _: Mapping[str, Any]) -> None:
     # Resolving and shaking hands take time; the last moment to look at the permit is before the first byte leaves.
     if event.endswith("send_request_headers.started") and not in_time():
-        raise NotExecuted
+        raise OverdueError
 
 
 async def _text(response: httpx.Response) -> str:

@@ -24,7 +24,7 @@ class EscapedError(Exception):
 
 
 class OverdueError(Exception):
-    """A place came free too late for the permit; the function was not begun."""
+    """The permit grew too old before anything was begun: while waiting for a thread, or for a connection."""
 
 
 @dataclass(slots=True)
