@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
 from codec.vocabulary import RunStatus
@@ -24,6 +25,7 @@ from tests.support.stores import (
     suspended,
 )
 from worker.adapters.sql.store import SqlRunStore
+from worker.adapters.sql.writes import record_audit
 from worker.ports.records import Document, Due, Stored, StoredAnswer
 from worker.ports.runs import StoreError
 
@@ -105,6 +107,17 @@ async def test_each_asker_gets_his_own_run(store: SqlRunStore) -> None:
     found = await asyncio.gather(*(store.stored(row.uid) for row in reversed(rows)))
 
     assert [f"sealed {number}".encode() for number in reversed(range(40))] == [s.documents[0].payload for s in found]
+
+
+async def test_who_ask_for_the_same_run_at_once_get_the_same(store: SqlRunStore) -> None:
+    row = await created(store, documents=(REQUEST,))
+    [held] = await claim(store, uuids=[row.uuid])
+    await store.commit(append(held, 1, entries=(entry(1), entry(2))))
+
+    first, second = await asyncio.gather(store.stored(row.uid), store.stored(row.uid))
+
+    assert first == second
+    assert [1, 2] == [e.seq for e in first.entries]
 
 
 # --- Starts
@@ -203,3 +216,23 @@ async def test_a_denial_replaces_the_unspent_answer_of_a_blocked_run_and_nothing
 
     assert ("answered", "answered", None) == (refused.problem, approved.problem, denied.problem)
     assert inbox_row(decided_by="grace", payload=b"a denial") == await store.inbox(row.uid, "q1")
+
+
+async def test_units_that_share_a_transaction_are_done_singly_when_one_of_them_ends_it(tmp_path: Path) -> None:
+    """As SQLite does when the disk is full: everything is rolled back, savepoints included."""
+
+    def ends(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ROLLBACK")
+        raise StoreError("full")
+
+    async with opened("sqlite", tmp_path) as both:
+        said = await asyncio.gather(
+            both.database.transact(record_audit, [audit_row("first")]),
+            both.database.transact(record_audit, [audit_row("second")]),
+            both.database.transact(ends),
+            both.database.transact(record_audit, [audit_row("third")]),
+            return_exceptions=True,
+        )
+
+        assert [None, None, StoreError, None] == [None if one is None else type(one) for one in said]
+        assert {"first", "second", "third"} == {row.decision for row in await both.store.audit(None, None)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from codec.vocabulary import FINAL_STATUSES
-from tests.support.command import ROOT
 from tests.support.hosts import Host, nothing, start_host
+from tests.support.nursery import nursery
 from tests.support.stores import FILES, database_url
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.migrate import migrate
@@ -42,11 +42,11 @@ async def regate(folder: Path, url: str, *arguments: str, kill_after: int) -> in
     """Run the command, which kills itself after this step unless it has ended before; gives its exit code."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("REGATE_")}
     env |= {"REGATE_DATA_DIR": str(folder), "REGATE_DATABASE_URL": url, "KILL_AFTER": str(kill_after)}
-    command = (sys.executable, "-m", "tests.support.crash_keeping", *arguments, "--json")
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdout=asyncio.subprocess.DEVNULL)
-    async with asyncio.timeout(_SECONDS):
-        code = await process.wait()
-    assert code in (0, -9)
+    out, err = folder / "out", folder / "err"
+    start = partial(nursery().start, out=out, err=err, arguments=(*arguments, "--json"))
+    child = await asyncio.to_thread(start, "tests.support.crash_keeping", env)
+    code = await asyncio.to_thread(child.code.result, _SECONDS)
+    assert code in (0, -9), err.read_text()
     return code
 
 

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.crash_load import Load, people
+from tests.support.crash_points import POINT, TALLY, Strike, struck
 from tests.support.engines import cloned
 from tests.support.hasty_worker import WAIT
 from tests.support.postgres import own_server, server
 from tests.support.processes import Fleet, fleet
 from tests.support.proxy import Proxy, proxy
-from tests.support.world import eventually
+from tests.support.world import call, eventually, reply
 
 pytestmark = [pytest.mark.crash, pytest.mark.postgres]
 
@@ -134,6 +135,33 @@ async def test_who_cannot_reach_the_database_any_more_loses_his_runs_and_does_no
             await load.ended(60)
 
         assert await load.check() > 0
+        await ended_well(found)
+
+
+async def test_who_is_stopped_inside_a_transaction_keeps_no_run_from_the_others(tmp_path: Path) -> None:
+    """Its session is ended, and somebody else finishes the run while it still stands still."""
+    async with asyncio.TaskGroup() as group:
+        for point in ("claim", "renew", "model_replied"):
+            folder = tmp_path / point
+            folder.mkdir()
+            group.create_task(stopped_inside(folder, f"{point}.before_commit"))
+
+
+async def stopped_inside(folder: Path, point: str) -> None:
+    strike = Strike(point=point, number=1, signal=signal.SIGSTOP)
+    armed = {POINT: str(strike), TALLY: str(folder / "strike.tally")}
+    async with cloned(server()) as url, fleet(folder, 0, url=url, lease_s=1.5) as found:
+        first = await found.add("first", module="tests.support.crash_worker", **armed)
+        found.world.script(reply("", call("echo", text="x"), delay_ms=1000), reply("done"))
+        uuid = (await found.world.runtime.enqueue(found.world.ask())).uuid
+        await found.signals.wake([uuid])
+        await eventually(lambda: struck(folder / "strike.tally"), f"a stop at {point}", seconds=60)
+        await found.add("second")
+
+        assert "done" == (await found.world.rest(uuid)).answer
+        assert first.returncode is None
+        first.signal(signal.SIGCONT)
+        found.world.repeated |= {line["key"] for line in found.world.executed()}
         await ended_well(found)
 
 

@@ -833,6 +833,7 @@ async def test_a_key_means_the_same_request_whatever_rights_its_actor_has_by_now
         assert (first.uuid, False) == (again.uuid, again.is_new)
         other = await world.runtime.enqueue(world.ask(idempotency_key="k"))
         assert other.is_new  # a key is one actor's
+        await world.rest(other.uuid)
 
 
 @pytest.mark.parametrize("entrance", ["run", "enqueue", "explain", "dry_run"])

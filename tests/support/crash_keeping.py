@@ -9,14 +9,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from worker.adapters.sealing import KeyRing
 from worker.adapters.sql import purge, rotation
 from worker.adapters.sql.engine import Database
-from worker.cli.main import main
+from worker.cli.main import main as regate
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 
 def _arm(last: int) -> None:
@@ -42,6 +42,11 @@ def _arm(last: int) -> None:
     rotation._BATCH = purge._BATCH = 2  # type: ignore[misc]
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
+    """Run the command line of this process."""
     _arm(int(os.environ["KILL_AFTER"]))
+    regate()
+
+
+if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from codec.vocabulary import FINAL_STATUSES, QuestionKind, ResumeCause, RunStatus
 from worker.adapters.sql.batch import Batch
-from worker.adapters.sql.clock import read_now
+from worker.adapters.sql.clock import lock_time, read_now
 from worker.adapters.sql.rows import RUN_COLUMNS, run_row
 from worker.adapters.sql.tables import run
 from worker.ports.records import Claimed, Renewal, RunRow
@@ -64,7 +64,7 @@ def claim_due(connection: sa.Connection, terms: ClaimTerms) -> list[Claimed]:
     """
     if terms.limit <= 0:
         return []
-    now = read_now(connection)
+    now = lock_time(connection)
     wanted = {
         "now": now,
         "keys": sorted(terms.key_ids),
@@ -175,7 +175,7 @@ def renew_leases(connection: sa.Connection, holds: Sequence[tuple[int, str]], le
     if not holds:
         return []
     dialect = connection.dialect.name
-    parameters = _HOLD.parameters(dialect, sorted(set(holds))) | {"lease_end": read_now(connection) + lease_s}
+    parameters = _HOLD.parameters(dialect, sorted(set(holds))) | {"lease_end": lock_time(connection) + lease_s}
     statuses = {row.uid: row.status for row in connection.execute(_renew_statement(dialect), parameters)}
     return [
         Renewal(run_uid=uid, held=uid in statuses, cancelled=statuses.get(uid) == RunStatus.CANCELLED.value)
@@ -189,7 +189,7 @@ def take_wakeable(connection: sa.Connection, limit: int, interval_s: float) -> l
     Locks the chosen rows and skips those that are locked, so two sweepers share what is due; on SQLite the second finds
     it marked. Index: ix_run_due_at in its order, then the primary key.
     """
-    now = read_now(connection)
+    now = lock_time(connection)
     wanted = {"now": now, "before": now - interval_s, "most": limit}
     due = connection.execute(_wakeable_statement(), wanted).all()
     _change_chosen(connection, _wake_statement(connection.dialect.name), [row.uid for row in due], {"now": now})
@@ -242,13 +242,13 @@ def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str)
 
     Locks the row, here and below. Index: the primary key.
     """
-    now = read_now(connection)
+    now = lock_time(connection)
     return _release(connection, run_uid, token, blocked=blocked, cause=None, due_at=run.c.expires_at, updated_at=now)
 
 
 def give_back_run(connection: sa.Connection, run_uid: int, token: str, cause: str | None) -> bool:
     """Make a claimed run due again as if it had not been claimed. False when the claim is lost."""
-    now = read_now(connection)
+    now = lock_time(connection)
     attempts = sa.case((run.c.attempts > 0, run.c.attempts - 1), else_=0)
     return _release(connection, run_uid, token, cause=cause, due_at=now, attempts=attempts, updated_at=now)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-__all__ = ["CLOCK_OPTION", "SHIFT", "Clock", "monotonic_of", "now_column", "read_now", "shift_of"]
+from worker.adapters.sql.locks import bounded
+
+__all__ = ["CLOCK_OPTION", "SHIFT", "Clock", "lock_time", "monotonic_of", "now_column", "read_now", "shift_of"]
 
 CLOCK_OPTION = "regate_clock"
 """Name of the engine's execution option that holds its `Clock`."""
@@ -36,11 +38,20 @@ def now_column(dialect: str) -> sa.ColumnElement[float]:
 
 
 _NOW = {name: sa.select(now_column(name)) for name in ("sqlite", "postgresql")}
+_LOCK_TIME = _NOW | {"postgresql": sa.select(now_column("postgresql"), bounded())}
 
 
 def read_now(connection: sa.Connection) -> float:
     """Read the database's clock. Units: seconds since the epoch; SQLite counts milliseconds."""
     return float(connection.execute(_NOW[connection.dialect.name], shift_of(connection)).scalar_one())
+
+
+def lock_time(connection: sa.Connection) -> float:
+    """Read the clock in a transaction of ours that goes on to lock rows of runs, which others wait for or pass by.
+
+    On PostgreSQL it may not pause from now on: whoever is stopped inside would keep them for as long as that lasts.
+    """
+    return float(connection.execute(_LOCK_TIME[connection.dialect.name], shift_of(connection)).scalar_one())
 
 
 def shift_of(connection: sa.Connection) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from codec.vocabulary import FINAL_STATUSES, RunStatus
 from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.catalogue_tables import catalogue_version
 from worker.adapters.sql.clock import monotonic_of, now_column, shift_of
-from worker.adapters.sql.locks import policy_gate
+from worker.adapters.sql.locks import bounded, policy_gate
 from worker.adapters.sql.rows import document_values, entry_values, source_values
 from worker.adapters.sql.tables import inbox, journal, run
 from worker.adapters.sql.writes import insert_audit, upsert_documents, upsert_exposures, upsert_sources
@@ -103,8 +103,10 @@ def commit_steps(
 @cache
 def _version_statement(dialect: str, lock: bool) -> sa.Select[int, float]:
     statement = sa.select(catalogue_version.c.version, now_column(dialect)).where(catalogue_version.c.id == 1)
-    if not lock or dialect == "sqlite":
+    if dialect == "sqlite":
         return statement
+    if not lock:
+        return statement.add_columns(bounded())
     gate = policy_gate()
     both = sa.join(gate, catalogue_version, sa.true())
     return statement.select_from(both).with_for_update(read=True, of=catalogue_version)

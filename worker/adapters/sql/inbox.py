@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from codec.vocabulary import WAITING_STATUSES, ResumeCause
 from worker.adapters.sql.batch import Batch
-from worker.adapters.sql.clock import read_now
+from worker.adapters.sql.clock import lock_time
 from worker.adapters.sql.tables import inbox, run
 from worker.adapters.sql.writes import insert_audit
 from worker.ports.records import AuditRow, InboxRow, StoredAnswer
@@ -39,7 +39,7 @@ def store_answers(connection: sa.Connection, given: Sequence[Given]) -> list[Sto
     Locks the runs' rows by uid, so that of many deciders at once the first to get the lock wins and the others find his
     answer; within a batch it is the first one of it. Only who wins is audited. Indexes: the primary keys.
     """
-    now = read_now(connection)
+    now = lock_time(connection)
     runs = _locked_runs(connection, sorted({g.run_uid for g in given}))
     there = _answers_at(connection, sorted({(g.run_uid, g.row.question) for g in given}))
     outcomes: list[StoredAnswer] = []

@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-__all__ = ["CATALOGUE_KEY", "KEYS_KEY", "MIGRATION_KEY", "POLICY_KEY", "lock_alone", "policy_gate"]
+__all__ = ["CATALOGUE_KEY", "KEYS_KEY", "MIGRATION_KEY", "POLICY_KEY", "bounded", "lock_alone", "policy_gate"]
 
 CATALOGUE_KEY: Final = int.from_bytes(b"regatcat")
 """One catalogue writer at a time, for the whole of its transaction."""
@@ -37,11 +37,12 @@ def lock_alone(connection: sa.Connection, key: int) -> None:
 def _alone() -> sa.Select[str, None]:
     key = sa.bindparam("key", type_=sa.BigInteger)
     # In this order: the lock is waited for last, in the outer SELECT.
-    bound = sa.select(_bounded().label("idle")).cte("bound")
+    bound = sa.select(bounded().label("idle")).cte("bound")
     return sa.select(bound.c.idle, sa.func.pg_advisory_xact_lock(key)).select_from(bound)
 
 
-def _bounded() -> sa.Function[str]:
+def bounded() -> sa.Function[str]:
+    """Build the expression that lets the server end the session when the transaction pauses from now on."""
     return sa.func.set_config("idle_in_transaction_session_timeout", _IDLE, True, type_=sa.Text)
 
 
@@ -53,4 +54,4 @@ def policy_gate() -> sa.CTE:
     locks stand in one queue.
     """
     shared = sa.func.pg_advisory_xact_lock_shared(sa.literal(POLICY_KEY, sa.BigInteger))
-    return sa.select(_bounded().label("idle"), shared.label("entered")).cte("gate")
+    return sa.select(bounded().label("idle"), shared.label("entered")).cte("gate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from codec.vocabulary import FINAL_STATUSES, WAITING_STATUSES, ResumeCause, RunStatus, TerminationReason
-from worker.adapters.sql.clock import read_now
+from worker.adapters.sql.clock import lock_time
 from worker.adapters.sql.rows import entry_values
 from worker.adapters.sql.tables import journal, run
 from worker.adapters.sql.writes import insert_audit
@@ -18,7 +18,7 @@ _WAITING = tuple(status.value for status in WAITING_STATUSES)
 
 def retry_blocked_run(connection: sa.Connection, run_uid: int, audit: AuditRow) -> bool:
     """Make a blocked run due with cause `resume`. Guard: blocked, held by nobody, not final, not expired."""
-    now = read_now(connection)
+    now = lock_time(connection)
     retried = connection.execute(
         sa.update(run)
         .where(
@@ -34,7 +34,7 @@ def retry_blocked_run(connection: sa.Connection, run_uid: int, audit: AuditRow) 
 
 def cancel_run(connection: sa.Connection, run_uid: int, audit: AuditRow) -> bool:
     """Set a running run cancelled. Its token and lease stay, for the late results and the closing entry."""
-    now = read_now(connection)
+    now = lock_time(connection)
     cancelled = connection.execute(
         sa.update(run)
         .where(run.c.uid == run_uid, run.c.status == RunStatus.RUNNING.value)
@@ -54,7 +54,7 @@ def close_run(connection: sa.Connection, seen: RunRow, entry: EntryRow, head: by
     Guard: status, seq and token are still those that were `seen`; a cancelled run's lease must have ended. Locks the
     row. Of two closers one finds it changed.
     """
-    now = read_now(connection)
+    now = lock_time(connection)
     guard = [
         run.c.uid == seen.uid,
         run.c.seq == seen.seq,

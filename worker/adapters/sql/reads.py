@@ -70,7 +70,8 @@ def _named_statement(dialect: str) -> sa.Select[Any]:
 
 def stored_of(connection: sa.Connection, run_uids: Sequence[int]) -> list[Stored]:
     """Read what runs stand on, in that order. Indexes: the primary keys."""
-    parameters = _LISTED.parameters(connection.dialect.name, [(uid,) for uid in run_uids])
+    # Each run once, however many ask for it: a join would give its rows once for each of them.
+    parameters = _LISTED.parameters(connection.dialect.name, [(uid,) for uid in dict.fromkeys(run_uids)])
     statements = _stored_statements(connection.dialect.name)
     documents = _grouped(connection.execute(statements[0], parameters), Document)
     entries = _grouped(connection.execute(statements[1], parameters), EntryRow)

@@ -116,14 +116,28 @@ class SqliteBackend:
             if len(units) == 1:
                 outcomes = [_Outcome(units[0].work(connection), None)]
             else:
-                outcomes = [_attempt(connection, unit.work) for unit in units]
-            committed = self._commit(transaction)
+                try:
+                    outcomes = [_attempt(connection, unit.work) for unit in units]
+                except _EndedError:
+                    outcomes = []
+            committed = bool(outcomes) and self._commit(transaction)
+        if not outcomes:
+            self._write_singly(units)
+            return
         for unit, outcome in zip(units, outcomes, strict=True):
             error = outcome.error or (None if committed else CommitUnknownError())
             if error is not None:
                 unit.done.set_exception(error)
             else:
                 unit.done.set_result(outcome.result)
+
+    def _write_singly(self, units: Sequence[_Unit]) -> None:
+        """Run units that can share no transaction, since one of them ended it; nothing of them is written yet."""
+        for unit in units:
+            try:
+                self._write_units([unit])
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this unit
+                unit.done.set_exception(error)
 
     def _read(self, work: Callable[[sa.Connection], T]) -> T:
         with self._reads.connect() as connection, connection.begin():
@@ -172,12 +186,19 @@ class SqliteBackend:
         return engine
 
 
+class _EndedError(Exception):
+    """SQLite rolled the whole transaction back, as it does when a disk is full."""
+
+
 def _attempt(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> _Outcome:
-    """Run one unit under a savepoint; what it raises undoes the unit and becomes its outcome."""
+    """Run one unit under a savepoint; what it raises undoes the unit and becomes its outcome. Errors: `_EndedError`."""
     connection.exec_driver_sql("SAVEPOINT unit")
     try:
         outcome = _Outcome(work(connection), None)
     except Exception as error:  # noqa: BLE001 - raised again where the unit is awaited
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:
+            raise _EndedError from None
         connection.exec_driver_sql("ROLLBACK TO unit")
         outcome = _Outcome(None, error)
     connection.exec_driver_sql("RELEASE unit")
