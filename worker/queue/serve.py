@@ -56,6 +56,7 @@ async def _serve_worker(settings: Settings, kind: str, log: Log, ready: Callable
             log("worker.draining", {"runs": host.running})
         finally:
             await asyncio.to_thread(running.stop)
+            log("intake.stopped", {"runs": host.running})  # from here on runs are asked to let go
             await host.drain()
             broker.close()
     log("worker.stopped", {})
