@@ -151,6 +151,7 @@ class SimulatedBackend:
             self._sim.committed(process, asked.name)
             if asked.name != _DULL:
                 process.spring("commit.after")
+        process.gave_up |= unknown  # what it claimed, and cannot know of
         self._settle(asked, CommitUnknownError() if unknown else None, result)
 
     def _run(self, asked: _Asked, *, undone: bool) -> Any:

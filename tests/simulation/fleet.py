@@ -90,7 +90,7 @@ class Process:
         run = {"run": self.sim.known(told["run"])} if "run" in told else {}
         if event == "run.overdue":
             self.sim.disturbed(self)  # it lets a run go on purpose
-        if event == "run.left":
+        if event in ("run.left", "run.overdue"):
             self.gave_up = True  # to its lease, which a heartbeat under way may still renew once
         self.sim.note(self, event, **{**told, **run})
 

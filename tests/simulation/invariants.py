@@ -181,6 +181,10 @@ class Invariants:
         """Check that the same key gave the same run."""
         self.must(first == uuid, "one run per key", self._watch.by_uuid.get(uuid), f"the first was {first}")
 
+    def told(self, code: str, uuid: str | None) -> None:
+        """Check what a person was told: nobody spoils anything here."""
+        self.must(code != "corrupt", "nothing is unreadable", self._watch.by_uuid.get(uuid or ""), "says a desk")
+
     # --- whatever reaches the world outside
 
     def sent(self, process: Process, send: Send) -> None:

@@ -15,8 +15,8 @@ from codec.actor import LOCAL, Actor
 from codec.answers import OutcomeWord
 from codec.events import CallVerdict
 from codec.request import AgentRunRequest, RunAugmentation
-from codec.vocabulary import ActorKind, QuestionKind
-from codec.wire import ShownWaiting
+from codec.vocabulary import ActorKind, QuestionKind, RunStatus
+from codec.wire import Shown, ShownWaiting
 from tests.simulation.content import ACTORS, CONFIGURATIONS
 from tests.simulation.watch import Row
 from worker.ports.catalogue import CatalogueError
@@ -85,6 +85,7 @@ class People:
             await deed()
         except RuntimeFault as refused:
             self._sim.note(self._desk, "refused", code=refused.code, run=self._sim.known(refused.uuid))
+            self._sim.invariants.told(refused.code, refused.uuid)
         except (StoreError, CatalogueError) as failed:
             self._sim.note(self._desk, "failed", error=str(failed))
 
@@ -156,7 +157,7 @@ class People:
 
     async def _answer(self, row: Row, name: str, *, wrongly: bool = True) -> None:
         actor = _ACTORS[name]
-        shown = (await self._runtime.show(actor, row.uuid)).waiting
+        shown = (await self._see(row.uuid, actor)).waiting
         if shown is None or not shown.calls:
             return  # it went on between the two reads
         question = shown.question
@@ -231,12 +232,19 @@ class People:
         self._sim.note(self._desk, "requeued", run=self._sim.known(handle.uuid))
 
     async def _look(self) -> None:
+        """Look at a run, sometimes two at once, and most of all at one that works."""
         rows = await self._runtime.runs(LOCAL, RunFilter())
         if rows:
-            row = self._chance.choice(rows)
-            await self._runtime.show(LOCAL, row.uuid)
-            await self._runtime.events(LOCAL, row.uuid)
-            await self._runtime.replay(LOCAL, row.uuid)
+            working = [row for row in rows if row.status is RunStatus.RUNNING]
+            run = self._chance.choice(working or rows).uuid
+            await asyncio.gather(*(self._see(run) for _ in range(self._chance.choice((1, 2)))))
+            await self._runtime.events(LOCAL, run)
+            await self._runtime.replay(LOCAL, run)
+
+    async def _see(self, run: str, by: Actor = LOCAL) -> Shown:
+        shown = await self._runtime.show(by, run)
+        self._sim.invariants.told("shown" if shown.blocked is None else shown.blocked.reason, run)
+        return shown
 
     # --- after the storm
 

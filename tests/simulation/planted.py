@@ -20,14 +20,14 @@ from codec.events import Event, RunResumed
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import FailureClass, Phase, ResumeCause
 from tests.simulation.plan import Climate
-from worker.adapters.sql import commit, inbox, store, writer
+from worker.adapters.sql import commit, inbox, reads, store, writer
 from worker.adapters.sql.claims import claim_due
 from worker.adapters.sql.clock import CLOCK_OPTION
 from worker.adapters.sql.tables import run
 from worker.core import answering, machine, sources, transitions
 from worker.core.settling import ask_again
-from worker.ports.records import Append, Commit, CommitStatus
-from worker.runtime import answers, driver, effects, journalling, segments, starting, sweeper
+from worker.ports.records import Append, Commit, CommitStatus, NewRun, Renewal, RunRow, Stored
+from worker.runtime import answers, driver, effects, journalling, requeueing, segments, service, starting, sweeper
 from worker.runtime.driver import Segment
 from worker.runtime.host import Host
 from worker.runtime.parts import Parts
@@ -74,7 +74,7 @@ def a_commit_does_not_look_at_the_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit, "_advance", careless)
 
 
-@_planted(Climate.PEOPLE, "final is final")
+@_planted(Climate.PEOPLE, "final is final", first=7)
 def a_late_commit_overwrites_a_cancel(patch: pytest.MonkeyPatch) -> None:
     advance = commit._advance
 
@@ -120,7 +120,7 @@ def an_answered_run_is_not_due(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@_planted(Climate.PEOPLE, "only the open question is answered")
+@_planted(Climate.PEOPLE, "only the open question is answered", first=4)
 def an_answer_to_an_earlier_question_counts(patch: pytest.MonkeyPatch) -> None:
     judged, open_ = inbox._judged, answers.must_be_open
 
@@ -159,6 +159,30 @@ def the_sweeper_trusts_its_messages(patch: pytest.MonkeyPatch) -> None:
         return len(due)
 
     patch.setattr(sweeper, "sweep_once", careless)
+
+
+@_planted(Climate.PEOPLE, "a failed run is continued once", first=3)
+def two_who_continue_a_run_at_once_both_do(patch: pytest.MonkeyPatch) -> None:
+    """Found as a fault of the product: it looked whether somebody had, and then did."""
+    build = requeueing.requeued
+
+    async def careless(parts: Parts, row: RunRow) -> NewRun:
+        return replace(await build(parts, row), idempotency=None)
+
+    patch.setattr(service, "requeued", careless)
+
+
+@_planted(Climate.PEOPLE, "nothing is unreadable", "replay is equal", "every run ends", first=5)
+def who_ask_for_a_run_at_once_get_its_entries_twice(patch: pytest.MonkeyPatch) -> None:
+    """Found as a fault of the product: reads that share a statement named a run once for each who asked."""
+    stored_of = reads.stored_of
+
+    def careless(connection: sa.Connection, uids: Sequence[int]) -> list[Stored]:
+        twice = {uid for uid in uids if list(uids).count(uid) > 1}
+        found = stored_of(connection, uids)
+        return [replace(s, entries=s.entries * 2) if u in twice else s for u, s in zip(uids, found, strict=True)]
+
+    patch.setattr(store, "stored_of", careless)
 
 
 # --- what a step leaves behind
@@ -207,19 +231,24 @@ def a_step_under_a_new_policy_keeps_its_facts(patch: pytest.MonkeyPatch) -> None
 @_planted(
     Climate.STALLS,
     "no send that is not committed",
-    "one lease's acts",
     "no call that is not committed",
+    "no call on an old permit",
+    "one lease's acts",
     "chain",
-    first=190,
+    first=3,
 )
 def a_lost_lease_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    append = store.SqlRunStore.commit
+    append, renew = store.SqlRunStore.commit, store.SqlRunStore.renew
 
     async def careless(self: store.SqlRunStore, step: Append) -> Commit:
         done = await append(self, step)
         return replace(done, status=CommitStatus.COMMITTED) if done.status is CommitStatus.LOST else done
 
+    async def hopeful(self: store.SqlRunStore, holds: Sequence[tuple[int, str]], lease_s: float) -> list[Renewal]:
+        return [replace(renewal, held=True) for renewal in await renew(self, holds, lease_s)]
+
     patch.setattr(store.SqlRunStore, "commit", careless)
+    patch.setattr(store.SqlRunStore, "renew", hopeful)
 
 
 @_planted(Climate.STALLS, "no send on an old permit", "no call on an old permit")
@@ -249,7 +278,7 @@ def every_attempt_has_a_key_of_its_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(effects, "_info", careless)
 
 
-@_planted(Climate.STALLS, "no run is taken from the living")
+@_planted(Climate.STALLS, "no run is taken from the living", first=5)
 def nobody_renews_leases(patch: pytest.MonkeyPatch) -> None:
     async def careless(_: Host) -> None:
         return None
@@ -282,12 +311,12 @@ def a_resume_is_not_gated(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(cells, RunResumed, careless)
 
 
-@_planted(Climate.CRASHES, "once means once")
+@_planted(Climate.CRASHES, "once means once", first=12)
 def recovery_repeats_what_may_happen_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transitions, "_once", lambda *_: False)
 
 
-@_planted(Climate.CRASHES, "once means once", "one key per call")
+@_planted(Climate.CRASHES, "once means once", "one key per call", first=12)
 def every_recovery_passes_for_a_drain(patch: pytest.MonkeyPatch) -> None:
     cause = segments._cause
 
@@ -298,7 +327,7 @@ def every_recovery_passes_for_a_drain(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(segments, "_cause", careless)
 
 
-@_planted(Climate.POLICY, "no send above a ceiling", "gated before an answer acts")
+@_planted(Climate.POLICY, "no send above a ceiling", "gated before an answer acts", first=9)
 def what_is_carried_and_switched_off_does_not_count(patch: pytest.MonkeyPatch) -> None:
     judge = sources._judge
 
@@ -309,7 +338,7 @@ def what_is_carried_and_switched_off_does_not_count(patch: pytest.MonkeyPatch) -
     patch.setattr(sources, "_judge", careless)
 
 
-@_planted(Climate.POLICY, "no write without a person", within=200)
+@_planted(Climate.POLICY, "no write without a person", first=12, within=100)
 def rights_are_not_asked_again_when_an_answer_is_used(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(answering, "may_release", lambda *_, **__: True)
     patch.setattr(

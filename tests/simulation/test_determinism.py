@@ -25,17 +25,19 @@ def test_a_seed_gives_the_same_trace_whatever_ran_before() -> None:
 
 
 def test_two_processes_that_hash_differently_see_the_same() -> None:
-    assert digests("1") == digests("2")
+    processes = [begun(hash_seed) for hash_seed in ("1", "2")]
+    first, second = (process.communicate(timeout=120)[0].split() for process in processes)
+
+    assert [0, 0] == [process.returncode for process in processes]
+    assert first == second
+    assert len(first) == len(SEEDS)
 
 
-def digests(hash_seed: str) -> list[str]:
-    """Run schedules in a process of their own and give the hashes of their traces."""
+def begun(hash_seed: str) -> subprocess.Popen[str]:
+    """Run schedules in a process of their own, which prints the hashes of their traces."""
     command = [sys.executable, "-m", "tests.simulation", "--digest", "--schedules", str(len(SEEDS))]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True)
-    found = done.stdout.split()
-    assert len(found) == len(SEEDS)
-    return found
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_plan_depends_on_nothing_but_its_seed() -> None:

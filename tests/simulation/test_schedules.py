@@ -39,7 +39,7 @@ def test_no_schedule_breaks_an_invariant(batch: int, pytestconfig: pytest.Config
 
 def test_schedules_reach_the_world_outside() -> None:
     """A simulation in which nothing happens would find nothing."""
-    outcomes = [run_schedule(make_plan(seed)) for seed in range(12)]
+    outcomes = [run_schedule(make_plan(seed)) for seed in range(6)]
 
-    assert sum(outcome.sends for outcome in outcomes) >= 60
-    assert sum(outcome.executions for outcome in outcomes) >= 30
+    assert sum(outcome.sends for outcome in outcomes) >= 30
+    assert sum(outcome.executions for outcome in outcomes) >= 15

@@ -45,7 +45,7 @@ class Host:
         self._draining = False
         self._duties: list[asyncio.Task[None]] = []
         self._claiming: list[asyncio.Task[None]] = []
-        self._driven: set[asyncio.Task[None]] = set()
+        self._driven: dict[asyncio.Task[None], None] = {}  # in order, so that a drain is the same each time
 
     @property
     def free(self) -> int:
@@ -116,8 +116,8 @@ class Host:
         """Drive a claimed run as a task of this host. The task never raises but for cancellation."""
         before = self.task_of(claimed.row.uid)
         task = asyncio.create_task(self._drive(claimed, before), name=f"run-{claimed.row.uuid}")
-        self._driven.add(task)
-        task.add_done_callback(self._driven.discard)
+        self._driven[task] = None
+        task.add_done_callback(self._driven.pop)
         try:
             hold = hold_of(self._parts, claimed)
         except SealingError:
