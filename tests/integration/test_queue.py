@@ -1,5 +1,6 @@
 """Wake-ups from end to end: sent, taken, handed over; garbage, duplicates and outages in between. A real Valkey."""
 
+import asyncio
 import json
 import logging
 import os
@@ -311,6 +312,19 @@ async def test_wake_returns_false_fast_without_redis(tmp_path: Path) -> None:
             began = time.monotonic()
             assert not await send(url, RUN)
             assert time.monotonic() - began < 1.5
+
+
+async def test_a_cancel_is_never_swallowed(valkey: EmbeddedValkey) -> None:
+    """Whoever is told to end while a wake-up is sent ends, at whatever point of it that is."""
+    for turns in range(16):
+        signals = RedisSignals(valkey.url)
+        waking = asyncio.create_task(signals.wake([RUN]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waking.cancel()
+        await asyncio.wait([waking], timeout=5)
+        assert waking.cancelled(), turns
+        await signals.close()
 
 
 async def test_wake_of_nothing_or_nonsense(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ alone. Nothing here raises for an unreachable Redis, and nothing logs what was s
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from redis.asyncio import Redis
@@ -19,6 +19,8 @@ from redis.exceptions import RedisError
 from worker.ports.wakeups import MESSAGES_KEY, QUEUE_KEY, encode_wakeup
 
 __all__ = ["BrokerHealth", "RedisSignals"]
+
+T = TypeVar("T")
 
 #: Seconds. A Redis nearby connects in milliseconds; whoever enqueues should not wait for one that is away.
 _CONNECT_SECONDS: Final = 0.5
@@ -60,6 +62,7 @@ class RedisSignals:
             # Once, at once: a pooled connection may have died unnoticed. Repeated wake-ups do no harm.
             retry=Retry(NoBackoff(), 1),
         )
+        self._asking: set[asyncio.Task[Any]] = set()
 
     async def wake(self, uuids: Sequence[str]) -> bool:
         """Enqueue one wake-up for each run, in this order; True when Redis has taken all of them.
@@ -73,11 +76,32 @@ class RedisSignals:
             redis_id = str(uuid4())
             bodies[redis_id] = encode_wakeup(run, message_id=str(uuid4()), redis_id=redis_id, timestamp_ms=now_ms)
         try:
-            async with asyncio.timeout(_TOTAL_SECONDS):
-                await self._send(bodies)
+            await self._ask(self._send(bodies))
         except (RedisError, OSError):  # TimeoutError is an OSError
             return False
         return True
+
+    async def _ask(self, asking: Coroutine[Any, Any, T]) -> T:
+        """Do it within a second, in a task of its own. Errors: `TimeoutError`, and its own.
+
+        redis-py sends under `asyncio.wait_for`, which swallows a cancel on Python 3.11: whoever was told to end while
+        sending would go on for ever.
+        """
+        task = asyncio.ensure_future(asking)
+        self._asking.add(task)
+        task.add_done_callback(self._asked)
+        try:
+            done, _ = await asyncio.wait([task], timeout=_TOTAL_SECONDS)
+        finally:
+            task.cancel()
+        if not done:
+            raise TimeoutError
+        return task.result()
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # it may be that nobody waits for it any more
 
     async def _send(self, bodies: dict[str, bytes]) -> None:
         ids = list(bodies)
@@ -92,15 +116,19 @@ class RedisSignals:
     async def ping(self) -> BrokerHealth:
         """Ask Redis how it is, within a second. Never raises for what Redis does."""
         try:
-            async with asyncio.timeout(_TOTAL_SECONDS):
-                waiting = await self._client.llen(QUEUE_KEY)
-                # INFO, not CONFIG GET: hosted servers often forbid the latter.
-                memory = await self._client.info("memory")
+            return await self._ask(self._health())
         except (RedisError, OSError) as error:
             return BrokerHealth(reachable=False, error=type(error).__name__)
+
+    async def _health(self) -> BrokerHealth:
+        waiting = await self._client.llen(QUEUE_KEY)
+        # INFO, not CONFIG GET: hosted servers often forbid the latter.
+        memory = await self._client.info("memory")
         policy = memory.get("maxmemory_policy")
         return BrokerHealth(reachable=True, policy=policy and str(policy), waiting=waiting)
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._asking:
+            await asyncio.wait(self._asking)
         await self._client.aclose()
