@@ -13,9 +13,10 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
+from codec.vocabulary import RunStatus
 from tests.support.hosts import Host, nothing, start_host
 from tests.support.stores import FILES, audit_row, database_url, open_database
-from tests.support.world import eventually
+from tests.support.world import eventually, open_world, reply
 from worker.adapters.sealing import KeyRing, KeyRingError
 from worker.adapters.sql.catalogue_read import read_version
 from worker.adapters.sql.engine import Database
@@ -322,6 +323,25 @@ async def test_a_host_without_the_new_key_goes_on_with_what_it_can_open(host: Ho
 
     assert (await start_host(host.database, other.path)).ring == host.ring
     assert host.made == await other.opened()  # the running one has noticed
+
+
+async def test_a_host_without_the_active_key_drives_nothing_and_says_so(tmp_path: Path) -> None:
+    """It could open its older runs, and not the texts that they are judged by: it would spoil them."""
+    async with open_world(tmp_path) as world:
+        newer = tmp_path / "newer.json"
+        shutil.copy(world.folder / "keys.json", newer)
+        await SqlKeys(world.database, newer, grace_s=0).rotate(add=True, actor="ada", via="test", progress=nothing)
+        world.script(reply("done"))
+
+        uuid = (await world.runtime.enqueue(world.ask())).uuid
+        await eventually(lambda: ("claim.failed", {"problem": "key_behind"}) in world.logs, "it says so")
+        row = await world.row(uuid)
+        assert (RunStatus.QUEUED, 0, 0) == (row.status, row.attempts, row.seq)
+
+        newer.replace(world.folder / "keys.json")
+
+        assert RunStatus.COMPLETED is (await world.rest(uuid)).status
+        assert 1 == (await world.row(uuid)).segment
 
 
 async def test_files_do_not_grow_apart(host: Host, tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ class RunStore(Audit, Protocol):
         """Claim up to `limit` due runs that this process can open, oldest due first; only the named ones if any.
 
         Each claimed run: running, this token, a new segment number, attempts + 1, due when the lease ends. Atomic: no
-        two claimers get the same run.
+        two claimers get the same run. Errors: `StoreError` (`key_behind`) when `key_ids` lacks the installation's
+        active key: such a process can compose and resume nothing.
         """
         ...
 

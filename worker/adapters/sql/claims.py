@@ -18,8 +18,9 @@ from codec.vocabulary import FINAL_STATUSES, QuestionKind, ResumeCause, RunStatu
 from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.clock import lock_time, read_now
 from worker.adapters.sql.rows import RUN_COLUMNS, run_row
-from worker.adapters.sql.tables import run
+from worker.adapters.sql.tables import key_ring, run
 from worker.ports.records import Claimed, Renewal, RunRow
+from worker.ports.runs import StoreError
 
 __all__ = [
     "ClaimTerms",
@@ -60,7 +61,9 @@ def claim_due(connection: sa.Connection, terms: ClaimTerms) -> list[Claimed]:
 
     Locks the chosen rows; on PostgreSQL whoever comes second skips them, on SQLite the transaction is immediate.
     Index: ix_run_due_at, in its order (named ones: the unique uuid), then the primary key. Nothing that another process
-    can do shows a run to two claimers.
+    can do shows a run to two claimers. Whoever lacks the active key claims nothing: sooner or later every text of the
+    catalogue is under it, and a run that is resumed or composed there would be judged as if its texts were spoilt.
+    Errors: `StoreError` (`key_behind`) for such a claimer.
     """
     if terms.limit <= 0:
         return []
@@ -68,15 +71,25 @@ def claim_due(connection: sa.Connection, terms: ClaimTerms) -> list[Claimed]:
     wanted = {
         "now": now,
         "keys": sorted(terms.key_ids),
+        "ring": sorted(terms.key_ids),
         "newest": terms.doc_version,
         "most": terms.limit,
         **({} if terms.uuids is None else {"uuids": list(terms.uuids)}),
     }
     chosen = connection.execute(_due_statement(terms.uuids is not None), wanted)
     rows = [run_row(row) for row in chosen]
+    if not rows and connection.execute(_BEHIND, {"ring": wanted["ring"]}).first() is not None:
+        raise StoreError("key_behind")
     held = {"token": terms.token, "holder": terms.holder, "lease_end": now + terms.lease_s, "now": now}
     _change_chosen(connection, _claim_statement(connection.dialect.name), [row.uid for row in rows], held)
     return [_claimed(row, terms, now) for row in rows]
+
+
+_BEHIND: Final = sa.select(key_ring.c.id).where(
+    # Not the parameter of the rows' keys: an empty list is written otherwise for NOT IN than for IN.
+    key_ring.c.active,
+    key_ring.c.id.not_in(sa.bindparam("ring", expanding=True, type_=sa.Text)),
+)
 
 
 @cache
@@ -89,6 +102,7 @@ def _due_statement(named: bool) -> sa.Select[Any]:
             _CLAIMABLE,
             run.c.key_id.in_(sa.bindparam("keys", expanding=True, type_=sa.Text)),
             run.c.doc_version <= sa.bindparam("newest", type_=sa.Integer),
+            ~_BEHIND.exists(),
         )
         .order_by(run.c.due_at)
         .limit(sa.bindparam("most", type_=sa.Integer))
