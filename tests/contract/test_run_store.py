@@ -719,7 +719,34 @@ async def test_a_claim_is_given_back_as_if_it_had_not_been(store: SqlRunStore) -
 
     row = await read(store, row)
     assert (RunStatus.QUEUED, None, None, 0, "start") == (row.status, row.token, row.holder, row.attempts, row.cause)
+    assert 0 == row.tries
     assert 1 == len(await claim(store, token="t2"))
+
+
+async def test_a_claim_is_given_back_for_a_while(both: OpenedStore) -> None:
+    await created(both.store)
+    [held] = await claim(both.store)
+
+    assert await both.store.give_back(held.row.uid, "t1", None, 20.0)
+
+    assert [] == await claim(both.store, token="t2")
+    both.database.shift_clock(21.0)
+    assert 1 == len(await claim(both.store, token="t2"))
+
+
+async def test_claims_are_counted_until_something_is_stored(both: OpenedStore) -> None:
+    """So it is known of a run that it never comes to anything, whatever it dies of."""
+    row = await created(both.store)
+    for crash in range(2):
+        both.database.shift_clock(crash * 2 * LEASE_S)
+        await claim(both.store, token=f"t{crash}")
+    both.database.shift_clock(4 * LEASE_S)
+    [held] = await claim(both.store, token="t2")
+    assert (3, 3) == (held.row.attempts, held.row.tries)
+
+    await commit(both.store, append(held, 1))
+
+    assert (3, 0) == ((await read(both.store, row)).attempts, (await read(both.store, row)).tries)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from codec.actor import LOCAL
 from codec.request import RunAugmentation
-from codec.vocabulary import BlockedReason, QuestionKind, RunStatus, TerminationReason, Verdict
+from codec.vocabulary import FINAL_STATUSES, BlockedReason, QuestionKind, RunStatus, TerminationReason, Verdict
 from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
 from worker.adapters.sql.store import SqlRunStore
@@ -567,6 +567,65 @@ async def test_a_run_that_kills_its_process_is_given_up(tmp_path: Path) -> None:
 
         assert TerminationReason.RETRIES_EXHAUSTED is shown.termination_reason
         assert 6 == len(world.sent())  # the first, and five recoveries that came to nothing
+
+
+async def test_a_run_that_kills_its_process_ends_alone(tmp_path: Path) -> None:
+    """Whatever ran beside it each time, and never came further, is driven apart from it in the end."""
+    async with open_world(tmp_path, max_runs=16) as world:
+        world.script(reply("done", delay_ms=400))
+        world.script(reply("", call("read_at", gate=str(tmp_path / "never"))), name="poison.toml")
+        await world.change("provider", "eu", script=str(tmp_path / "poison.toml"))
+        await world.change("configuration", "spare", provider="eu")
+        poison = (await world.runtime.enqueue(world.ask(configuration="spare"))).uuid
+        others = [(await world.runtime.enqueue(world.ask())).uuid for _ in range(9)]
+        crashes, seconds = 0, 0.0
+        while not await _all_ended(world, [poison, *others]):
+            if len(world.executed(poison)) > crashes:
+                crashes += 1
+                await asyncio.gather(*(die(world, uuid, shift=None) for uuid in _driven(world)))
+                seconds += 31
+            elif not world.host.running:
+                seconds += 6  # all that is left was put off
+            world.database.shift_clock(seconds)
+            world.host.wake_oldest()
+            await asyncio.sleep(0.01)
+
+        assert TerminationReason.RETRIES_EXHAUSTED is (await world.show(poison)).termination_reason
+        assert ["done"] * 9 == [(await world.show(uuid)).answer for uuid in others]
+        assert 6 == crashes
+        assert {poison} < {fields["run"] for event, fields in world.logs if event == "run.suspected"}
+        world.repeated |= {line["key"] for line in world.executed()}
+
+
+def _driven(world: World) -> list[str]:
+    return [hold.row.uuid for hold, _ in world.host._held.values()]
+
+
+async def _all_ended(world: World, uuids: list[str]) -> bool:
+    return all([(await world.row(uuid)).status in FINAL_STATUSES for uuid in uuids])
+
+
+async def test_a_run_that_cannot_be_read_without_a_crash_is_given_up(tmp_path: Path) -> None:
+    """It stores nothing that the machine could count, since it never gets as far as that. One with an answer waits."""
+    async with open_world(tmp_path, claims=False) as world:
+        answered = await begun(world, REFUND)
+        await world.rest(answered, drive=True)
+        await world.decide(answered)
+        new = await begun(world)
+        for crash in range(1, 7):
+            world.database.shift_clock(31.0 * crash)
+            assert {answered, new} == {claimed.row.uuid for claimed in await world.host.claim(9)}
+        world.database.shift_clock(31.0 * 7)
+
+        for claimed in await world.host.claim(9):
+            await world.host.take(claimed)
+
+        ended, waits = await world.show(new), await world.show(answered)
+        assert TerminationReason.CORRUPT is ended.termination_reason
+        assert waits.blocked is not None and BlockedReason.CORRUPT == waits.blocked.reason
+        world.database.shift_clock(0.0)
+        await world.runtime.resume(LOCAL, answered, via="test")
+        assert "done" == (await world.rest(answered, drive=True)).answer
 
 
 async def _sent_or_ended(world: World, uuid: str, times: int) -> bool:

@@ -29,7 +29,7 @@ from worker.ports.runs import StoreError
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-ALL = ["0001", "0002_for_0001"]
+ALL = ["0001", "0002_for_0001", "0003_for_0001"]
 
 
 @pytest.fixture(params=FILES)
@@ -130,7 +130,11 @@ async def create(url: str) -> None:
 
 
 def normal(sql: str) -> list[str]:
-    """Split DDL into its clauses: their order within a table means nothing."""
+    """Split DDL into its clauses: their order within a table means nothing.
+
+    SQLite writes a column that was added later into the line of the one before it.
+    """
+    sql = re.sub(r", (\w+ [A-Z]+ DEFAULT)", r",\n\1", sql)
     return sorted(line.strip().rstrip(",") for line in sql.splitlines() if line.strip())
 
 
@@ -244,7 +248,7 @@ def test_a_build_starts_beside_a_later_schema_that_serves_it(url: str, revision:
     assert "newer" == schema_state(url)
 
 
-@pytest.mark.parametrize("revision", ["9999", "9999_for_0003", "9999_for_x", "elsewhere"])
+@pytest.mark.parametrize("revision", ["9999", "9999_for_0004", "9999_for_x", "elsewhere"])
 def test_a_build_does_not_start_on_a_later_schema_that_does_not(url: str, revision: str) -> None:
     migrate(url)
     set_revision(url, revision)

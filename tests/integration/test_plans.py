@@ -231,6 +231,7 @@ ROW: Final = RunRow(
     doc_version=1,
     segment=0,
     attempts=0,
+    tries=0,
     created_at=0.0,
     updated_at=0.0,
 )
@@ -264,7 +265,7 @@ PLANS: Final[dict[str, tuple[Callable[[sa.Connection], object], tuple[str, ...]]
     ),
     "renew": (lambda c: renew_leases(c, [(RUNNING, "t1"), (RUNNING + 1, "t1")], LEASE_S), ("pk_run",)),
     "block": (lambda c: block_run(c, RUNNING, "t1", "{}"), ("pk_run",)),
-    "give back": (lambda c: give_back_run(c, RUNNING, "t1", None), ("pk_run",)),
+    "give back": (lambda c: give_back_run(c, RUNNING, "t1", None, 0.0), ("pk_run",)),
     "answer": (
         lambda c: store_answers(c, [Given(ASKING, inbox_row(), audit_row(), replace=True)]),
         ("pk_run", "pk_inbox"),

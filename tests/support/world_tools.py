@@ -121,6 +121,14 @@ async def read_at(gate: str, *, call: ToolCallInfo) -> str:
     return "passed"
 
 
+@tool(data_class="public_content", parameters=_schema())
+async def die(*, call: ToolCallInfo) -> str:
+    """Note the start, and end the process a moment later."""
+    _note("die", call)
+    await asyncio.sleep(0.2)
+    os._exit(1)
+
+
 @tool(
     effect="non_idempotent_write",
     data_class="public_content",

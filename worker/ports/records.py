@@ -219,7 +219,10 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The hot row as read. Content-free."""
+    """The hot row as read. Content-free.
+
+    Units: `attempts` counts claims that were not given back, `tries` those of them since anything was stored.
+    """
 
     uid: int
     uuid: str
@@ -235,6 +238,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     doc_version: int
     segment: int
     attempts: int
+    tries: int
     created_at: float
     updated_at: float
     token: str | None = None

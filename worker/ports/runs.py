@@ -175,8 +175,11 @@ class RunStore(Audit, Protocol):
         """
         ...
 
-    async def give_back(self, run_uid: int, token: str, cause: str | None) -> bool:
-        """Give up a claim before any entry: queued (or waiting, as its question says) and due now; no attempt."""
+    async def give_back(self, run_uid: int, token: str, cause: str | None, after_s: float = 0.0) -> bool:
+        """Give up a claim before any entry: queued (or waiting, as its question says), no attempt, due after `after_s`.
+
+        Units: seconds.
+        """
         ...
 
     async def now(self) -> float:

@@ -185,6 +185,8 @@ class Segment:
         hold.head = append.head
         hold.proved_at = max(hold.proved_at, commit.at)
         hold.last_sent = tuple(e for e in append.exposures if e.sends) or hold.last_sent
+        if hold.turn is not None and hold.state.counters.barren == 0:
+            hold.turn.end()
         if append.release:
             _give_back(slot)
             return False

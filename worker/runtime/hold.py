@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from codec.suspended import SuspendedRunState
 from worker.ports.records import ExposureWrite, RunRow
+from worker.runtime.suspects import Turn
 
 __all__ = ["Hold"]
 
@@ -38,6 +39,7 @@ class Hold:
     draining: bool = False
     drained: bool = False
     yielding: bool = False
+    turn: Turn | None = None
 
     @property
     def interrupted(self) -> bool:

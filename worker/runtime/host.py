@@ -21,6 +21,7 @@ from worker.runtime.hold import Hold
 from worker.runtime.parts import Parts
 from worker.runtime.segments import hold_of, run_segment
 from worker.runtime.slots import ProviderSlots
+from worker.runtime.suspects import Suspects, Turn
 
 __all__ = ["Host"]
 
@@ -37,6 +38,7 @@ class Host:
         self._parts = parts
         self._feed = feed
         self._slots = ProviderSlots(parts.clock)
+        self._suspects = Suspects(parts.figures.max_runs)
         self._renewed_at = parts.clock.monotonic()
         self._held: dict[int, tuple[Hold, asyncio.Task[None]]] = {}
         self._named: dict[str, None] = {}
@@ -163,7 +165,10 @@ class Host:
             await asyncio.wait([before])
         held = self._held.get(claimed.row.uid)
         try:
-            await run_segment(self._parts, self._feed, self._slots, claimed, None if held is None else held[0])
+            with Turn(self._suspects, self._parts.figures.lease_s) as turn:
+                await run_segment(
+                    self._parts, self._feed, self._slots, claimed, turn, None if held is None else held[0]
+                )
         except StoreError as error:
             self._parts.log("run.left", {"run": claimed.row.uuid, "problem": error.problem})
         except Exception as error:  # noqa: BLE001 - a fault of ours: the run is left to its lease and recovered

@@ -21,6 +21,7 @@ from worker.runtime.journalling import entry_link, entry_row
 from worker.runtime.load import Loaded, UnreadableError, load_held, open_answer
 from worker.runtime.parts import Parts
 from worker.runtime.slots import ProviderSlots
+from worker.runtime.suspects import PARKED_S, SUSPECT, Turn
 
 __all__ = ["hold_of", "run_segment"]
 
@@ -44,23 +45,29 @@ def hold_of(parts: Parts, claimed: Claimed) -> Hold:
 
 
 async def run_segment(
-    parts: Parts, feed: PolicyFeed, slots: ProviderSlots, claimed: Claimed, hold: Hold | None = None
+    parts: Parts, feed: PolicyFeed, slots: ProviderSlots, claimed: Claimed, turn: Turn, hold: Hold | None = None
 ) -> None:
-    """Drive a claimed run until it rests or is lost.
+    """Drive a claimed run until it rests or is lost. A suspect without a turn is given back for a while.
 
     What cannot be read is left in place: a run that waits for a person is shown as `blocked: corrupt`, any other fails.
     A document of a newer build is left too; the lease ends and a worker that knows it goes on.
     """
-    if claimed.row.seq == 0 and claimed.row.attempts > CRASH_CAP + 1:
-        # A run whose composing fails or kills its process every time leaves no entry that the machine could count.
-        parts.log("run.never_begins", {"run": claimed.row.uuid, "attempts": claimed.row.attempts})
+    in_vain = claimed.row.tries - 1
+    if in_vain > CRASH_CAP:
+        # What dies while it is composed or read every time leaves no entry that the machine could count.
+        parts.log("run.never_begins", {"run": claimed.row.uuid, "tries": claimed.row.tries})
         await _set_aside(parts, claimed)
+        return
+    if not await _has_turn(parts, claimed, turn, in_vain):
         return
     try:
         held = hold_of(parts, claimed) if hold is None else hold
         loaded = await load_held(parts, held.row, held.key)
-        held.state, held.drained = loaded.state, loaded.drained
-        held.before_ms = 0 if held.state is None else held.state.counters.elapsed_ms
+        held.state, held.drained, held.turn = loaded.state, loaded.drained, turn
+        if held.state is not None:
+            held.before_ms = held.state.counters.elapsed_ms
+            if not await _has_turn(parts, claimed, turn, in_vain + held.state.counters.barren):
+                return
         first, follow = await _entrance(parts, feed, claimed, held, loaded)
     except SchemaTooNewError as error:
         parts.log("run.too_new", {"run": claimed.row.uuid, "version": error.version})
@@ -69,6 +76,17 @@ async def run_segment(
         await _set_aside(parts, claimed)
     else:
         await Segment(parts, feed, slots, held).drive(first, follow)
+
+
+async def _has_turn(parts: Parts, claimed: Claimed, turn: Turn, in_vain: int) -> bool:
+    """Take the turn of a run with so many segments in vain, or give the run back until there may be one."""
+    row = claimed.row
+    if in_vain >= SUSPECT:
+        parts.log("run.suspected", {"run": row.uuid, "in_vain": in_vain})
+    if turn.take(in_vain):
+        return True
+    await parts.store.give_back(row.uid, claimed.token, row.cause, PARKED_S)
+    return False
 
 
 async def _entrance(

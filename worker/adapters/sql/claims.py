@@ -122,6 +122,7 @@ def _claim_statement(dialect: str) -> sa.Update:
             holder=sa.bindparam("holder", type_=sa.Text),
             segment=run.c.segment + 1,
             attempts=run.c.attempts + 1,
+            tries=run.c.tries + 1,
             due_at=sa.bindparam("lease_end", type_=sa.Double),
             woken_at=None,  # when it is due again, that is news
             updated_at=sa.bindparam("now", type_=sa.Double),
@@ -147,6 +148,7 @@ def _claimed(row: RunRow, terms: ClaimTerms, now: float) -> Claimed:
         holder=terms.holder,
         segment=row.segment + 1,
         attempts=row.attempts + 1,
+        tries=row.tries + 1,
         due_at=now + terms.lease_s,
         updated_at=now,
     )
@@ -257,14 +259,16 @@ def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str)
     Locks the row, here and below. Index: the primary key.
     """
     now = lock_time(connection)
-    return _release(connection, run_uid, token, blocked=blocked, cause=None, due_at=run.c.expires_at, updated_at=now)
+    return _release(
+        connection, run_uid, token, blocked=blocked, cause=None, tries=0, due_at=run.c.expires_at, updated_at=now
+    )
 
 
-def give_back_run(connection: sa.Connection, run_uid: int, token: str, cause: str | None) -> bool:
-    """Make a claimed run due again as if it had not been claimed. False when the claim is lost."""
+def give_back_run(connection: sa.Connection, run_uid: int, token: str, cause: str | None, after_s: float) -> bool:
+    """Make a claimed run due again after so many seconds, as if it had not been claimed. False when it is lost."""
     now = lock_time(connection)
-    attempts = sa.case((run.c.attempts > 0, run.c.attempts - 1), else_=0)
-    return _release(connection, run_uid, token, cause=cause, due_at=now, attempts=attempts, updated_at=now)
+    counts = {name: sa.case((run.c[name] > 0, run.c[name] - 1), else_=0) for name in ("attempts", "tries")}
+    return _release(connection, run_uid, token, cause=cause, due_at=now + after_s, updated_at=now, **counts)
 
 
 def _release(connection: sa.Connection, run_uid: int, token: str, **values: Any) -> bool:

@@ -148,6 +148,7 @@ def _advance_statement(dialect: str) -> ReturningUpdate[int]:
             high_water=sa.func.coalesce(b.high_water, run.c.high_water),
             answered_by=sa.case((same_question, run.c.answered_by), else_=sa.null()),
             attempts=sa.case((run.c.attempts < b.uncounted, 0), else_=run.c.attempts - b.uncounted),
+            tries=0,
             reason=sa.case((cancelled, run.c.reason), else_=b.reason),
             doc_version=sa.case((b.doc_version > run.c.doc_version, b.doc_version), else_=run.c.doc_version),
             updated_at=now,

@@ -117,9 +117,9 @@ class SqlRunStore:
         """See the port."""
         return await self._database.transact(block_run, run_uid, token, blocked)
 
-    async def give_back(self, run_uid: int, token: str, cause: str | None) -> bool:
+    async def give_back(self, run_uid: int, token: str, cause: str | None, after_s: float = 0.0) -> bool:
         """See the port."""
-        return await self._database.transact(give_back_run, run_uid, token, cause)
+        return await self._database.transact(give_back_run, run_uid, token, cause, after_s)
 
     # --- the sweeper
 
