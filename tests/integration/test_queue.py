@@ -336,7 +336,7 @@ async def test_wake_of_nothing_or_nonsense(tmp_path: Path) -> None:
 
 
 async def test_ping_tells_what_doctor_asks(valkey: EmbeddedValkey, client: redis.Redis, tmp_path: Path) -> None:
-    """It answers with the policy and the length; another policy is not well; nor is silence."""
+    """It answers with the policy and the length; another policy is not well; nor are a full one and silence."""
     signals = RedisSignals(valkey.url)
     put(client, "1", good(RUN, "1"))
     health = await signals.ping()
@@ -344,6 +344,16 @@ async def test_ping_tells_what_doctor_asks(valkey: EmbeddedValkey, client: redis
     client.config_set("maxmemory-policy", "allkeys-lru")
     health = await signals.ping()
     assert (False, True, "allkeys-lru") == (health.ok, health.reachable, health.policy)
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 1)
+    health = await signals.ping()
+    assert (False, True, "OutOfMemoryError") == (health.ok, health.reachable, health.refusal)
+    client.config_set("maxmemory", 0)
+    client.replicaof("127.0.0.1", 1)
+    health = await signals.ping()
+    assert (False, "ReadOnlyError") == (health.ok, health.refusal)
+    client.replicaof("NO", "ONE")
+    assert (await signals.ping()).ok
     await signals.close()
     absent = RedisSignals(f"unix://{tmp_path}/none.sock?db=0")
     health = await absent.ping()

@@ -14,7 +14,7 @@ from uuid import uuid4
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from worker.ports.wakeups import MESSAGES_KEY, QUEUE_KEY, encode_wakeup
 
@@ -26,6 +26,9 @@ T = TypeVar("T")
 _CONNECT_SECONDS: Final = 0.5
 _TOTAL_SECONDS: Final = 1.0
 
+#: A list that nobody makes.
+_PROBE_KEY: Final = f"{QUEUE_KEY}.probe"
+
 #: Wake-ups a transaction: about 300 KiB, a few milliseconds during which Redis serves nobody else.
 _BATCH: Final = 1000
 
@@ -34,19 +37,26 @@ _BATCH: Final = 1000
 class BrokerHealth:
     """What `regate doctor` says about Redis.
 
-    Shape: `error` is the class of what failed, None when it answered; `policy` is its `maxmemory-policy`, None when
-    it would not tell; `waiting` counts the wake-ups in the queue.
+    Shape: `error` is the class of what failed, None when it answered; `refusal` that of what it says to a write, None
+    when it takes it; `policy` is its `maxmemory-policy`, None when it would not tell; `waiting` counts the wake-ups in
+    the queue.
     """
 
     reachable: bool
     error: str | None = None
+    refusal: str | None = None
     policy: str | None = None
     waiting: int | None = None
 
     @property
     def ok(self) -> bool:
-        """True when Redis answers and never evicts: any other policy may drop the queue when memory is short."""
-        return self.reachable and self.policy == "noeviction"
+        """True when Redis takes wake-ups and never drops them."""
+        return self.reachable and self.refusal is None and not self.evicts
+
+    @property
+    def evicts(self) -> bool:
+        """True when it answers and may drop the queue when memory is short, as by any other policy."""
+        return self.reachable and self.policy != "noeviction"
 
 
 class RedisSignals:
@@ -125,7 +135,16 @@ class RedisSignals:
         # INFO, not CONFIG GET: hosted servers often forbid the latter.
         memory = await self._client.info("memory")
         policy = memory.get("maxmemory_policy")
-        return BrokerHealth(reachable=True, policy=policy and str(policy), waiting=waiting)
+        refusal = await self._refusal()
+        return BrokerHealth(reachable=True, refusal=refusal, policy=policy and str(policy), waiting=waiting)
+
+    async def _refusal(self) -> str | None:
+        """Write nothing, and see whether Redis would take it: full, a replica, or unable to save, it would not."""
+        try:
+            await self._client.rpushx(_PROBE_KEY, "")  # only a list that is there grows
+        except ResponseError as error:
+            return type(error).__name__
+        return None
 
     async def close(self) -> None:
         """Close the connections."""

@@ -98,7 +98,9 @@ async def _broker(settings: Settings) -> Finding:
                 await signals.close()
     if not health.reachable:
         return fault("broker", f"does not answer ({health.error}); runs are only found by a sweeper then")
-    if not health.ok:
+    if health.refusal is not None:
+        return fault("broker", f"takes no wake-ups ({health.refusal}); runs are only found by a sweeper then")
+    if health.evicts:
         told = f"its maxmemory-policy is {health.policy or 'unknown'}, not noeviction"
         return warning("broker", f"{told}: wake-ups may be dropped, and runs then wait for a sweep")
     return ok("broker", f"answers, noeviction, {plural(health.waiting or 0, 'wake-up')} in the queue")

@@ -101,7 +101,7 @@ async def _sweep(opened: Installation, claim: Callable[[], None] | None, log: Lo
 async def warn_of_eviction(signals: LazySignals, log: Log) -> None:
     """Say in the log when the broker may drop wake-ups for want of memory; such runs then wait for a sweep."""
     health = await signals.health()
-    if health.reachable and not health.ok:
+    if health.evicts:
         log("broker.evicts", {"policy": health.policy or "unknown", "wanted": "noeviction"})
 
 
