@@ -549,6 +549,21 @@ async def test_what_this_process_cannot_open_is_claimed_by_nobody_and_said(
         assert 2 == len(await world.runtime.runs(LOCAL, RunFilter(statuses=(RunStatus.CANCELLED,))))
 
 
+async def test_whoever_was_held_up_after_a_claim_does_not_call_the_run_damaged(tmp_path: Path) -> None:
+    """What he reads was written by another one since, and does not fit the row that he has in hand."""
+    async with open_world(tmp_path, claims=False) as world:
+        uuid = await begun(world)
+        [late] = await world.host.claim(1)
+        world.database.shift_clock(31)
+        assert "done" == (await world.rest(uuid, drive=True)).answer
+
+        await world.host.take(late)
+
+        told = [event for event, fields in world.logs if fields.get("run") == uuid]
+        assert ["lease.lost"] == told
+        assert RunStatus.COMPLETED is (await world.row(uuid)).status
+
+
 # --- limits and failures
 
 

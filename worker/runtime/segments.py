@@ -12,7 +12,7 @@ from codec.suspended import SuspendedRunState
 from codec.vocabulary import BlockedReason, Phase, QuestionKind, ResumeCause, RunStatus, TerminationReason
 from worker.core.policy import live_actor
 from worker.core.transitions import CRASH_CAP
-from worker.ports.records import Append, Claimed, Due
+from worker.ports.records import Append, Claimed, CommitStatus, Due
 from worker.ports.sealing import SealBrokenError
 from worker.runtime.driver import Follow, Segment, live_facts, stamp
 from worker.runtime.feed import PolicyFeed
@@ -72,8 +72,11 @@ async def run_segment(
     except SchemaTooNewError as error:
         parts.log("run.too_new", {"run": claimed.row.uuid, "version": error.version})
     except (UnreadableError, SealBrokenError) as error:
-        parts.log("run.unreadable", {"run": claimed.row.uuid, "error": str(error)})
-        await _set_aside(parts, claimed)
+        if await _set_aside(parts, claimed):
+            parts.log("run.unreadable", {"run": claimed.row.uuid, "error": str(error)})
+        else:
+            # Whoever was held up since the claim reads what somebody else wrote since, which does not fit his row.
+            parts.log("lease.lost", {"run": claimed.row.uuid})
     else:
         await Segment(parts, feed, slots, held).drive(first, follow)
 
@@ -166,14 +169,14 @@ def _fold_answer(parts: Parts, feed: PolicyFeed, hold: Hold, answer: Answer) -> 
     return follow
 
 
-async def _set_aside(parts: Parts, claimed: Claimed) -> None:
+async def _set_aside(parts: Parts, claimed: Claimed) -> bool:
+    """Put away what cannot be driven. False when the run is no longer ours."""
     row = claimed.row
     if row.question is not None and not claimed.expired:
         blocked = f'{{"reason":"{BlockedReason.CORRUPT.value}","configuration":null}}'
-        await parts.store.block(row.uid, claimed.token, blocked)
-        return
+        return await parts.store.block(row.uid, claimed.token, blocked)
     entry = entry_row("state_corrupted", seq=row.seq + 1, segment=row.segment, policy=0, prev=row.head, by="regate")
-    await parts.store.commit(
+    commit = await parts.store.commit(
         Append(
             run_uid=row.uid,
             token=claimed.token,
@@ -191,3 +194,4 @@ async def _set_aside(parts: Parts, claimed: Claimed) -> None:
             high_water=row.high_water,
         )
     )
+    return commit.status is CommitStatus.COMMITTED
