@@ -25,7 +25,7 @@ from tests.support.stores import (
     suspended,
 )
 from worker.adapters.sql.store import SqlRunStore
-from worker.adapters.sql.writes import record_audit
+from worker.adapters.sql.writes import insert_audit
 from worker.ports.records import Document, Due, Stored, StoredAnswer
 from worker.ports.runs import StoreError
 
@@ -221,16 +221,19 @@ async def test_a_denial_replaces_the_unspent_answer_of_a_blocked_run_and_nothing
 async def test_units_that_share_a_transaction_are_done_singly_when_one_of_them_ends_it(tmp_path: Path) -> None:
     """As SQLite does when the disk is full: everything is rolled back, savepoints included."""
 
+    def record(connection: sa.Connection, decision: str) -> None:
+        insert_audit(connection, [audit_row(decision)], 0.0)
+
     def ends(connection: sa.Connection) -> None:
         connection.exec_driver_sql("ROLLBACK")
         raise StoreError("full")
 
     async with opened("sqlite", tmp_path) as both:
         said = await asyncio.gather(
-            both.database.transact(record_audit, [audit_row("first")]),
-            both.database.transact(record_audit, [audit_row("second")]),
+            both.database.transact(record, "first"),
+            both.database.transact(record, "second"),
             both.database.transact(ends),
-            both.database.transact(record_audit, [audit_row("third")]),
+            both.database.transact(record, "third"),
             return_exceptions=True,
         )
 

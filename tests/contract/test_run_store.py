@@ -1072,10 +1072,9 @@ async def test_a_read_that_fails_fails_alone(store: SqlRunStore) -> None:
 
 async def test_the_audit_is_read_oldest_first(both: OpenedStore) -> None:
     store = both.store
-    await store.record([audit_row("one", run="r"), audit_row("two")])
+    await store.create(new_run(audits=(audit_row("one", run="r"), audit_row("two"))))
     both.database.shift_clock(100)
-    await store.record([audit_row("three", run="r")])
-    await store.record([])
+    await store.create(new_run(audits=(audit_row("three", run="r"),)))
 
     everything = await store.audit(None, None)
 

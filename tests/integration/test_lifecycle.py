@@ -1084,6 +1084,8 @@ async def test_of_two_who_continue_a_failed_run_at_once_one_does(tmp_path: Path)
         assert ["already_requeued"] == [conflict.code for conflict in refused]
         [again] = await world.store.runs(RunFilter(lineage_run=uuid))
         assert "done" == (await world.rest(again.uuid)).answer
+        [told] = await world.audit(uuid, "run_requeued")
+        assert again.uuid == told.detail
 
 
 async def test_a_process_that_was_paused_keeps_its_own_runs(tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     claim_holder: str | None = None
     lease_s: float = 0.0
     sources: tuple[SourceRow, ...] = ()
+    audits: tuple[AuditRow, ...] = ()
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,11 +47,7 @@ class BorrowError(StoreError):
 
 
 class Audit(Protocol):
-    """The audit trail: insert-only."""
-
-    async def record(self, rows: Sequence[AuditRow]) -> None:
-        """Write rows in one transaction."""
-        ...
+    """The audit trail: each row is written in the transaction of what it tells, and never changed."""
 
     async def audit(self, run: str | None, since: float | None) -> list[AuditRow]:
         """Read rows, oldest first."""

@@ -303,8 +303,8 @@ class Runtime:
         if await self.parts.store.runs(RunFilter(lineage_run=uuid, limit=1)):
             raise ConflictError("already_requeued", "the run was continued already", uuid=uuid)
         new = await requeued(self.parts, row)
-        await self.parts.store.record([_audit(row, "run_requeued", live.name, via, new.uuid)])
-        created, is_new = await self.parts.store.create(new)
+        audit = _audit(row, "run_requeued", live.name, via, new.uuid)
+        created, is_new = await self.parts.store.create(msgspec.structs.replace(new, audits=(audit,)))
         if not is_new:  # somebody else continued it since we looked
             raise ConflictError("already_requeued", "the run was continued already", uuid=uuid)
         await self.parts.signals.wake([created.uuid])

@@ -13,7 +13,7 @@ from codec.vocabulary import RunStatus
 from worker.adapters.sql.clock import read_now
 from worker.adapters.sql.rows import RUN_COLUMNS, document_values, run_row, source_values
 from worker.adapters.sql.tables import doc, run, run_source
-from worker.adapters.sql.writes import insert_into
+from worker.adapters.sql.writes import insert_audit, insert_into
 from worker.ports.records import NewRun, RunRow
 
 __all__ = ["create_run", "create_runs"]
@@ -25,7 +25,7 @@ def create_run(connection: sa.Connection, new: NewRun) -> tuple[RunRow, bool]:
 
 
 def create_runs(connection: sa.Connection, new: Sequence[NewRun]) -> list[tuple[RunRow, bool]]:
-    """Write runs with their documents, in the order of their keys.
+    """Write runs with their documents and audit, in the order of their keys.
 
     Gives for each, in the order asked, its row and True, or the earlier row of the same idempotency key and False. Of
     two at once with the same key the second waits for the first one's transaction and then finds its row. Index:
@@ -42,6 +42,7 @@ def create_runs(connection: sa.Connection, new: Sequence[NewRun]) -> list[tuple[
     sources = [source_values(rows[one.uuid].uid, source) for one in written for source in one.sources]
     if sources:
         connection.execute(sa.insert(run_source), sources)
+    insert_audit(connection, [row for one in written for row in one.audits], now)
     return [(rows[one.uuid], True) if one.uuid in rows else (_earlier(connection, one), False) for one in new]
 
 

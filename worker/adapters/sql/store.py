@@ -31,7 +31,6 @@ from worker.adapters.sql.reads import (
     stored_of,
 )
 from worker.adapters.sql.writer import GroupCommitWriter
-from worker.adapters.sql.writes import record_audit
 from worker.ports.records import (
     Append,
     AuditRow,
@@ -184,10 +183,6 @@ class SqlRunStore:
         return await self._database.read(read_now)
 
     # --- the audit
-
-    async def record(self, rows: Sequence[AuditRow]) -> None:
-        """See the port."""
-        await self._database.transact(record_audit, rows)
 
     async def audit(self, run: str | None, since: float | None) -> list[AuditRow]:
         """See the port."""

@@ -10,12 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from codec.vocabulary import ExposureState
-from worker.adapters.sql.clock import read_now
 from worker.adapters.sql.rows import audit_values
 from worker.adapters.sql.tables import audit, doc, exposure, run_source
 from worker.ports.records import AuditRow
 
-__all__ = ["insert_audit", "insert_into", "record_audit", "upsert_documents", "upsert_exposures", "upsert_sources"]
+__all__ = ["insert_audit", "insert_into", "upsert_documents", "upsert_exposures", "upsert_sources"]
 
 _Rows = Sequence[dict[str, Any]]
 
@@ -30,11 +29,6 @@ def insert_audit(connection: sa.Connection, rows: Iterable[AuditRow], now: float
     values = audit_values(rows, now)
     if values:
         connection.execute(sa.insert(audit), values)
-
-
-def record_audit(connection: sa.Connection, rows: Sequence[AuditRow]) -> None:
-    """Write rows of the audit in a transaction of their own."""
-    insert_audit(connection, rows, read_now(connection))
 
 
 def upsert_documents(connection: sa.Connection, rows: _Rows) -> None:
