@@ -65,7 +65,8 @@ class ShownPreview(_Document, frozen=True, kw_only=True):
 class ShownCall(_Document, frozen=True, kw_only=True):
     """A call of the open turn. `arguments` is an object, raw text when it is none, None when not to be read.
 
-    Shape: `key` is what its tool was or will be given, the same at every repetition.
+    Shape: `asked` = the open question is about it; `key` is what its tool was or will be given, the same at every
+    repetition.
     """
 
     id: str
@@ -76,6 +77,7 @@ class ShownCall(_Document, frozen=True, kw_only=True):
     decision: str | None
     decided_by: str | None
     preview: ShownPreview | None
+    asked: bool
     key: str
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from codec.actor import LOCAL
 from codec.request import RunAugmentation
@@ -17,6 +19,7 @@ from codec.vocabulary import FINAL_STATUSES, BlockedReason, QuestionKind, RunSta
 from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
 from worker.adapters.sql.store import SqlRunStore
+from worker.cli.pages.run import question_page
 from worker.ports.records import AuditRow, Claimed, EntryRow, RunFilter
 from worker.runtime.errors import (
     ConflictError,
@@ -562,6 +565,24 @@ async def test_whoever_was_held_up_after_a_claim_does_not_call_the_run_damaged(t
         told = [event for event, fields in world.logs if fields.get("run") == uuid]
         assert ["lease.lost"] == told
         assert RunStatus.COMPLETED is (await world.row(uuid)).status
+
+
+async def test_a_question_about_an_outcome_says_which_call_it_means(tmp_path: Path) -> None:
+    """Of several calls of a turn, some of which are done."""
+    calls = [call("echo", "c1", text="x"), call("write", "c2", n=1), call("explode_writing", "c3", word="x")]
+    async with open_world(tmp_path) as world:
+        uuid = await waiting(world, *calls)
+        await world.decide(uuid)
+
+        asked = (await world.rest(uuid)).waiting
+
+        assert asked is not None and QuestionKind.OUTCOME is asked.kind
+        assert ["c3"] == [found.id for found in asked.calls if found.asked]
+        page = Console(file=io.StringIO(), width=200)
+        page.print(question_page(asked, uuid))
+        told = page.file.getvalue()  # type: ignore[attr-defined]
+        assert "--call c3 " in told and "no decision" not in told
+        assert ["outcome    unknown"] == [line.strip() for line in told.splitlines() if "outcome " in line]
 
 
 # --- limits and failures

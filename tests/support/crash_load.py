@@ -131,7 +131,7 @@ class Load:
             assert sum(rounds) <= ROUNDS + lost, (row.uuid, rounds, lost)
             assert 1 == calls[row.uuid, _ONCE], (row.uuid, "the write", self.told_to_run[row.uuid])
             assert all(1 <= calls[row.uuid, tool] <= 1 + lost for tool in ("echo", "set_label")), row.uuid
-        assert sorted(self.uuids) == sorted(row.uuid for row in await self.rows())
+        assert set(self.uuids) == {row.uuid for row in await self.rows()}
         self.world.repeated |= {line["key"] for line in self.world.executed() if line["tool"] != _ONCE}
         await self.world.check()
         return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -116,7 +117,7 @@ def _waiting(row: RunRow, state: SuspendedRunState | None, *, content: bool) -> 
     asked = None
     if question is not None and question.input is not None and content:
         asked = ShownInput(tool=question.input.tool, schema=_parsed(question.input.schema))
-    calls = () if state is None or question is None else _calls(state, content=content)
+    calls = () if state is None or question is None else _calls(state, question.calls, content=content)
     return ShownWaiting(
         kind=row.question_kind or QuestionKind.APPROVAL,
         question=row.question,
@@ -128,13 +129,14 @@ def _waiting(row: RunRow, state: SuspendedRunState | None, *, content: bool) -> 
     )
 
 
-def _calls(state: SuspendedRunState, *, content: bool) -> tuple[ShownCall, ...]:
+def _calls(state: SuspendedRunState, asked: Sequence[str], *, content: bool) -> tuple[ShownCall, ...]:
     # Only a registered tool's name is a name; what a model made up is content.
     known = {tool.name for tool in state.facts.tools}
-    return tuple(_call(c, c.name if content or c.name in known else "", content=content) for c in state.calls)
+    names = {c.id: c.name if content or c.name in known else "" for c in state.calls}
+    return tuple(_call(c, names[c.id], asked=c.id in asked, content=content) for c in state.calls)
 
 
-def _call(call: Call, name: str, *, content: bool) -> ShownCall:
+def _call(call: Call, name: str, *, asked: bool, content: bool) -> ShownCall:
     decision = None
     if call.denied:
         decision = "deny"
@@ -152,6 +154,7 @@ def _call(call: Call, name: str, *, content: bool) -> ShownCall:
         decision=decision,
         decided_by=call.decided_by,
         preview=preview,
+        asked=asked,
         key=call.key,
     )
 

@@ -100,7 +100,7 @@ def _how(waiting: ShownWaiting, uuid: str) -> str:
         case QuestionKind.INPUT:
             return f"regate submit {uuid} {named} --data JSON"
         case QuestionKind.OUTCOME:
-            call = next((c.id for c in waiting.calls if c.gated), waiting.calls[0].id if waiting.calls else "ID")
+            call = next((c.id for c in waiting.calls if c.asked), "ID")
             return f"regate settle {uuid} {named} --call {call} (--happened TEXT | --run | --stop)"
 
 
@@ -111,8 +111,9 @@ def _call(call: ShownCall, *, searched: bool) -> RenderableType:
     decided = None if call.decision is None else f"{call.decision} by {call.decided_by or 'nobody'}"
     told = block(
         (
-            ("asked", None if call.gated or call.decision else "no: it needs no decision"),
+            ("asked", None if searched or call.asked or call.decision else "no: it needs no decision"),
             ("decided", decided),
+            ("outcome", "unknown" if searched and call.asked else None),
             ("arguments", _arguments(call.arguments)),
             ("preview", _preview(call)),
             ("key", call.key if searched else None),
