@@ -42,8 +42,8 @@ LEASE_S: Final = 2.0
 WORKERS: Final = 3
 IN_FLIGHT: Final = 25
 _SETTLE_S: Final = 120.0
-_TROUBLE: Final = (StoreError, RuntimeFault, redis.RedisError)
-"""What a disturbed system answers; whoever meets it tries something else."""
+_TROUBLE: Final = (StoreError, RuntimeFault, redis.RedisError, ProcessLookupError)
+"""What a disturbed system answers, or one that has ended; whoever meets it tries something else."""
 
 
 class Soak:

@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,8 @@ class Child:
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens when it has ended."""
         if self.lives:
-            os.kill(self.pid, number)  # it is reaped by the nursery only, which has told us then
+            with suppress(ProcessLookupError):  # the nursery has reaped it and is about to tell
+                os.kill(self.pid, number)
 
 
 class Nursery:
