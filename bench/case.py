@@ -30,6 +30,7 @@ CASES: Final = {
     "openai-agents": "bench.peers.openai_agents:measure",
     "dbos": "bench.peers.dbos:measure",
     "rounds": "bench.rounds:measure",
+    "steps": "bench.steps:measure",
     "waiting": "bench.waiting:measure",
     "redis": "bench.processes:measure_redis",
     "approve": "bench.processes:measure_approve",

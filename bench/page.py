@@ -28,6 +28,22 @@ _WORK_W: Final = """## Work W
 
 Three model calls, one read-only tool, one write that a person approves; the run is suspended into the database and
 resumed from it. The scripted model answers at once, so all that is measured is what goes on around it."""
+_STEPS: Final = """## A step
+
+Processor time of one step of work W, layer by layer, in microseconds. The machine with its gate is the bare loop: what
+a library does that keeps nothing. Everything below it is what it costs that nothing is lost, and that everything can be
+shown later. Commits are those of 50 runs at once; the database server's own time is not in them.
+
+"""
+_LAYERS: Final = (
+    ("machine_us", "the machine with its gate"),
+    ("entry_us", "+ its journal entry, and the entry's clear side"),
+    ("chain_us", "+ the hash chain"),
+    ("seal_us", "+ packing and sealing"),
+    ("rest_us", "+ the row, exposures, audit, sources and, where it rests, the sealed state"),
+    ("commit_us", "+ the commit, shared with other runs"),
+    ("total_us", "**= a step**"),
+)
 _LONG_RUN: Final = """## A long run
 
 200 model calls by regate; a tool gives 1 KB of new text in each round, words made up by chance.
@@ -108,6 +124,7 @@ this machine's:
 def _sections(results: Results) -> Iterator[str]:
     yield "## Targets\n\n" + _table(("target", "wanted", "measured", ""), [t.row() for t in _targets(results)])
     yield from _work_w(results)
+    yield _steps(results)
     yield _long_run(results)
     yield _latency(results)
     yield _many(results)
@@ -189,6 +206,16 @@ def _work_w(results: Results) -> Iterator[str]:
         ]
         wide = ("regate's runs/s against", *(f"{_ENGINE[engine]}, {many} at a time" for engine, many in columns))
         yield "### Ratios\n\n" + _table(wide, ratios)
+
+
+def _steps(results: Results) -> str:
+    if "steps" not in results.names():
+        return ""
+    rows = [
+        (what, *(cell(results.values("steps", engine, field), ".1f") for engine in results.engines))
+        for field, what in _LAYERS
+    ]
+    return _STEPS + _table(("", *(_ENGINE[engine] for engine in results.engines)), rows)
 
 
 def _long_run(results: Results) -> str:

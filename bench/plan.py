@@ -9,7 +9,7 @@ from typing import Final
 __all__ = ["ENGINES", "GROUPS", "PEERS", "Plan", "plans"]
 
 ENGINES: Final = ("sqlite", "postgresql")
-GROUPS: Final = ("W", "rounds", "redis", "approve", "idle", "waiting", "workers")
+GROUPS: Final = ("W", "steps", "rounds", "redis", "approve", "idle", "waiting", "workers")
 PEERS: Final = ("langgraph", "langgraph-exit", "pydantic-ai", "openai-agents", "dbos")
 _MANY: Final = 1_000_000
 """Runs that no case reaches: it ends by time."""
@@ -51,6 +51,7 @@ def _all(engine: str) -> Iterator[Plan]:
         # 500 runs in flight take some of them more than a minute, and say nothing that 50 do not.
         for name in PEERS if concurrency <= 50 else ():
             yield Plan(group="W", name=name, engine=engine, concurrency=concurrency, seconds=seconds)
+    yield Plan(group="steps", name="steps", engine=engine, runs=300, seconds=4.0)
     yield Plan(group="rounds", name="rounds", engine=engine, concurrency=1, runs=1)
     yield Plan(group="redis", name="redis", engine=engine, runs=300, seconds=4.0)
     yield Plan(group="approve", name="approve", engine=engine, concurrency=1, runs=100, seconds=4.0)

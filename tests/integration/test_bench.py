@@ -21,14 +21,16 @@ def bench(*arguments: str, module: str = "bench") -> subprocess.CompletedProcess
 
 
 def test_one_command_measures_and_writes_the_page(tmp_path: Path) -> None:
-    """Work W by ours and by the floor on SQLite; no figure is judged."""
+    """Work W by ours and by the floor, and its steps, on SQLite; no figure is judged."""
     target = tmp_path / "page.md"
-    done = bench("--quick", "--no-peers", "--only", "W", "--engine", "sqlite", "--write", str(target))
+    done = bench("--quick", "--no-peers", "--only", "W,steps", "--engine", "sqlite", "--write", str(target))
     assert 0 == done.returncode, done.stderr
 
     results = json.loads(target.with_suffix(".json").read_text())
     measured = {case["name"]: case["found"][0] for case in results["cases"]}
-    assert {"floor", "ours"} == set(measured)
+    assert {"floor", "ours", "steps"} == set(measured)
+    layers = measured.pop("steps")
+    assert 8 == layers.pop("steps") and all(cost > 0 for cost in layers.values())
     assert all(
         found["runs"] > 0 and found["runs_per_s"] > 0 and found["rows_per_run"] >= 8 for found in measured.values()
     )
