@@ -1,4 +1,4 @@
-"""`regate` with arguments, in a process that kills itself as soon as its n-th step is done: `KILL_AFTER=3`.
+"""`regate` with arguments, in a process that sends itself a signal as soon as its n-th step is done: `STRIKE="3 9"`.
 
 A step is a transaction, or a change of the ring's file inside of one. Batches are small, so that there are many.
 """
@@ -6,7 +6,6 @@ A step is a transaction, or a change of the ring's file inside of one. Batches a
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,14 +18,14 @@ from worker.cli.main import main as regate
 __all__ = ["main"]
 
 
-def _arm(last: int) -> None:
+def _arm(last: int, number: int) -> None:
     transact, save, done = Database.transact, KeyRing.save, 0
 
     def count() -> None:
         nonlocal done
         done += 1
         if done == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
     async def counted(self: Database, work: Callable[..., Any], /, *args: Any, **given: Any) -> Any:
         result = await transact(self, work, *args, **given)
@@ -44,7 +43,7 @@ def _arm(last: int) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    _arm(int(os.environ["KILL_AFTER"]))
+    _arm(*map(int, os.environ["STRIKE"].split()))
     regate()
 
 

@@ -65,8 +65,8 @@ async def run_segment(
         loaded = await load_held(parts, held.row, held.key)
         held.state, held.drained, held.turn = loaded.state, loaded.drained, turn
         if held.state is not None:
-            held.before_ms = held.state.counters.elapsed_ms
-            if not await _has_turn(parts, claimed, turn, in_vain + held.state.counters.barren):
+            held.before_ms, barren = held.state.counters.elapsed_ms, held.state.counters.barren
+            if barren and not await _has_turn(parts, claimed, turn, in_vain + barren):
                 return
         first, follow = await _entrance(parts, feed, claimed, held, loaded)
     except SchemaTooNewError as error:
