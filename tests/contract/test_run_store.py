@@ -388,19 +388,21 @@ async def exposed(both: OpenedStore) -> tuple[str, int]:
         ([("possible", 1), ("answered", 0)], "answered", 1),
         ([("possible", 1), ("failed", 0)], "failed", 1),
         ([("possible", 1), ("failed", 0), ("possible", 1)], "possible", 2),
-        ([("possible", 1), ("failed", 0), ("possible", 0)], "failed", 1),
+        ([("possible", 1), ("possible", 1), ("failed", 0)], "possible", 2),  # a crash lost the first one
+        ([("possible", 1), ("possible", 1), ("failed", 0), ("answered", 0)], "answered", 2),
+        ([("possible", 1), ("failed", 0), ("possible", 1), ("failed", 0)], "failed", 2),
         ([("possible", 1), ("answered", 0), ("possible", 1)], "answered", 2),
         ([("possible", 1), ("answered", 0), ("possible", 1), ("failed", 0)], "answered", 2),
     ],
 )
-async def test_an_exposure_adds_sends_and_only_rises(
+async def test_an_exposure_is_failed_when_every_send_failed(
     both: OpenedStore, writes: list[tuple[str, int]], state: str, sends: int
 ) -> None:
     await created(both.store)
     [held] = await claim(both.store)
 
     for seq, (word, count) in enumerate(writes, start=1):
-        row = exposure(state=ExposureState(word), sends=count)
+        row = exposure(state=ExposureState(word), sends=count, failures=int(word == "failed"))
         assert await commit(both.store, append(held, seq, exposures=(row,))) == COMMITTED
 
     assert (state, sends) == await exposed(both)

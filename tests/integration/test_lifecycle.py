@@ -806,6 +806,21 @@ async def test_a_send_that_follows_a_failed_one_to_the_same_place_is_possible_ag
         assert {("answered", 2)} == {(e["state"], e["sends"]) for e in await world.exposures(uuid)}
 
 
+async def test_a_send_that_a_crash_lost_stays_possible_when_the_next_one_fails(tmp_path: Path) -> None:
+    """Nobody knows whether the first one arrived."""
+    async with open_world(tmp_path) as world:
+        world.script(reply("done", delay_ms=60_000))
+        uuid = (await world.runtime.enqueue(world.ask(snippets=["incident"]))).uuid
+        await eventually(lambda: len(world.sent()) == 1, "the send is out")
+        await die(world, uuid)
+        world.script(reply("done", fail={"status": 400, "times": 9}))
+
+        shown = await recovered(world, uuid)
+
+        assert TerminationReason.NOT_RETRYABLE is shown.termination_reason
+        assert {("possible", 2, 1)} == {(e["state"], e["sends"], e["failures"]) for e in await world.exposures(uuid)}
+
+
 # --- what is gone or disabled
 
 

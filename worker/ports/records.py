@@ -91,8 +91,8 @@ class SourceRow(msgspec.Struct, frozen=True, kw_only=True):
 class ExposureWrite(msgspec.Struct, frozen=True, kw_only=True):
     """Source text and a provider: upserted by (run, kind, uid, data_class, provider, model, zone).
 
-    `sends` is added (0 for an answer to an earlier send); a state only ever rises possible → failed → answered, except
-    that a new send makes nothing worse: see the store's statement.
+    `sends` and `failures` are added; what becomes of an earlier send adds no send. `state` is what this write alone
+    says. Of all together: answered if one ever was; failed if every send failed; else possible.
     """
 
     kind: str
@@ -107,6 +107,7 @@ class ExposureWrite(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     state: ExposureState
     sends: int
+    failures: int = 0
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ def _merged(found: list[ExposureWrite]) -> tuple[ExposureWrite, ...]:
 def _both(before: ExposureWrite, write: ExposureWrite) -> ExposureWrite:
     # What was answered stays so; what failed is open again, because its text is on its way once more.
     state = before.state if before.state is ExposureState.ANSWERED else write.state
-    return replace(write, sends=before.sends + write.sends, state=state)
+    return replace(write, sends=before.sends + write.sends, failures=before.failures + write.failures, state=state)
 
 
 def _landed(hold: Hold, stepped: Stepped) -> tuple[ExposureWrite, ...]:
@@ -61,7 +61,8 @@ def _landed(hold: Hold, stepped: Stepped) -> tuple[ExposureWrite, ...]:
         state = ExposureState.FAILED
     else:
         return ()
-    return tuple(replace(e, state=state, sends=0) for e in hold.last_sent)
+    failures = int(state is ExposureState.FAILED)
+    return tuple(replace(e, state=state, sends=0, failures=failures) for e in hold.last_sent)
 
 
 def _sent(state: SuspendedRunState, command: CallModel) -> tuple[ExposureWrite, ...]:

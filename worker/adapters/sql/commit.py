@@ -267,6 +267,7 @@ def _exposure(run_uid: int, row: ExposureWrite, now: float) -> dict[str, Any]:
         "first_at": now,
         "last_at": now,
         "sends": row.sends,
+        "failures": row.failures,
     }
 
 

@@ -164,6 +164,7 @@ exposure: Final = sa.Table(
     sa.Column("first_at", sa.Double, nullable=False),
     sa.Column("last_at", sa.Double, nullable=False),
     sa.Column("sends", sa.Integer, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     sa.CheckConstraint(words("state", ExposureState), name="state"),
 )
 sa.Index("ix_exposure_kind_source_uid", exposure.c.kind, exposure.c.source_uid)

@@ -46,10 +46,9 @@ def upsert_sources(connection: sa.Connection, rows: _Rows) -> None:
 
 
 def upsert_exposures(connection: sa.Connection, rows: _Rows) -> None:
-    """Add sends to exposure rows and move their states. Index: the primary key.
+    """Add sends and failures to exposure rows, and move their states. Index: the primary key.
 
-    Law: `answered` stays for ever. A new send opens the row again (`failed` becomes what the new one is, since its
-    text is on its way); anything else only raises: possible → failed → answered.
+    Law: once answered is answered; failed when every send failed; else possible: one is on its way, or was lost.
     """
     if rows:
         connection.execute(_exposing(connection.dialect.name), rows)
@@ -68,15 +67,16 @@ def _replacing(dialect: str, table: sa.Table, columns: tuple[str, ...]) -> sa.In
 @cache
 def _exposing(dialect: str) -> sa.Insert:
     insert = insert_into(dialect, exposure)
-    old, new = exposure.c.state, insert.excluded.state
+    sends = exposure.c.sends + insert.excluded.sends
+    failures = exposure.c.failures + insert.excluded.failures
+    answered = ExposureState.ANSWERED.value
     state = sa.case(
-        (old == ExposureState.ANSWERED.value, old),
-        (insert.excluded.sends > 0, new),
-        (sa.and_(old == ExposureState.FAILED.value, new == ExposureState.POSSIBLE.value), old),
-        else_=new,
+        (sa.or_(exposure.c.state == answered, insert.excluded.state == answered), answered),
+        (failures >= sends, ExposureState.FAILED.value),
+        else_=ExposureState.POSSIBLE.value,
     )
     latest = {name: insert.excluded[name] for name in ("last_at", "mode", "identifier", "provider")}
     return insert.on_conflict_do_update(
         index_elements=list(exposure.primary_key),
-        set_={"state": state, "sends": exposure.c.sends + insert.excluded.sends, **latest},
+        set_={"state": state, "sends": sends, "failures": failures, **latest},
     )
