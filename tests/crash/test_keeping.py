@@ -1,6 +1,6 @@
 """A rotation and a purge are struck after each of their steps; the next one finishes, and nothing is half done.
 
-By SIGKILL; with REGATE_TEST_CRASH=full by SIGTERM too.
+By SIGKILL on SQLite; with REGATE_TEST_CRASH=full by SIGTERM and on PostgreSQL too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from codec.vocabulary import FINAL_STATUSES
 from tests.support.engines import only_in_full
 from tests.support.hosts import Host, nothing, start_host
 from tests.support.nursery import nursery
-from tests.support.stores import FILES, database_url
+from tests.support.stores import database_url
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.migrate import migrate
 from worker.adapters.sql.purge import SqlPurging
@@ -30,6 +30,7 @@ from worker.ports.keeping import Wanted
 pytestmark = pytest.mark.crash
 
 RUNS: Final = 5
+KINDS: Final = ["sqlite", only_in_full("postgresql")]
 SIGNALS: Final = [pytest.param(signal.SIGKILL, id="SIGKILL"), only_in_full(signal.SIGTERM)]
 _SECONDS: Final = 60.0
 
@@ -143,13 +144,13 @@ async def purged(host: Host) -> set[str]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_rotation_survives_a_kill_after_every_step(kind: str, number: int, tmp_path: Path) -> None:
     """Adding and activating, each in the file and in the database, and every batch of runs and records."""
     assert 10 <= await at_every_step(kind, tmp_path, rotation, number)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_purge_survives_a_kill_after_every_step(kind: str, number: int, tmp_path: Path) -> None:
     assert 3 == await at_every_step(kind, tmp_path, purge, number)
