@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
 from worker.adapters.sql.store import SqlRunStore
 from worker.cli.pages.run import question_page
-from worker.ports.records import AuditRow, Claimed, EntryRow, RunFilter
+from worker.ports.records import AuditRow, Claimed, EntryRow, Renewal, RunFilter
 from worker.runtime.errors import (
     ConflictError,
     InvalidError,
@@ -550,6 +550,35 @@ async def test_what_this_process_cannot_open_is_claimed_by_nobody_and_said(
         await world.runtime.cancel(LOCAL, asked, via="test")
         await world.runtime.cancel(LOCAL, queued, via="test")
         assert 2 == len(await world.runtime.runs(LOCAL, RunFilter(statuses=(RunStatus.CANCELLED,))))
+
+
+class SlowHeartbeats(SqlRunStore):
+    """Renews when it is let."""
+
+    let: ClassVar[asyncio.Event]
+
+    async def renew(self, holds: Sequence[tuple[int, str]], lease_s: float) -> list[Renewal]:
+        """See the port."""
+        await self.let.wait()
+        return await super().renew(holds, lease_s)
+
+
+async def test_a_run_that_was_left_is_not_kept_by_a_heartbeat_under_way(tmp_path: Path) -> None:
+    """As when the database comes back: the heartbeat that waited for it would add a whole lease to the recovery."""
+    SlowHeartbeats.let = asyncio.Event()
+    async with open_world(tmp_path, store=SlowHeartbeats) as world:
+        world.script(reply("done", delay_ms=60_000))
+        uuid = (await world.runtime.enqueue(world.ask())).uuid
+        await eventually(lambda: len(world.sent()) == 1, "the send is out")
+        renewing = asyncio.create_task(world.host._renew())
+        await asyncio.sleep(0.01)
+        await die(world, uuid, shift=None)
+        world.script(reply("done"))
+
+        SlowHeartbeats.let.set()
+        await renewing
+
+        assert "done" == (await recovered(world, uuid)).answer
 
 
 async def test_whoever_was_held_up_after_a_claim_does_not_call_the_run_damaged(tmp_path: Path) -> None:

@@ -102,7 +102,10 @@ class RunStore(Audit, Protocol):
         ...
 
     async def renew(self, holds: Sequence[tuple[int, str]], lease_s: float) -> list[Renewal]:
-        """Extend leases of (run_uid, token), in one statement. `held` False: lost. `cancelled`: stop it."""
+        """Let leases of (run_uid, token) end `lease_s` from now, in one statement; 0 = such a run is due.
+
+        `held` False: lost. `cancelled`: stop it.
+        """
         ...
 
     async def wakeable(self, limit: int, interval_s: float) -> list[str]:

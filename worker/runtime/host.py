@@ -245,10 +245,14 @@ class Host:
         asked = {h.row.uid: h.token for h in holds}
         renewals = await self._parts.store.renew(list(asked.items()), self._parts.figures.lease_s)
         self._renewed_at = asked_at
+        left: list[tuple[int, str]] = []
         for renewal in renewals:
             held = self._held.get(renewal.run_uid)
             if held is None or held[0].token != asked[renewal.run_uid]:
-                continue  # let go of, or claimed anew, while the renewal was under way
+                # Let go of, or claimed anew, while the renewal was under way.
+                if renewal.held:
+                    left.append((renewal.run_uid, asked[renewal.run_uid]))
+                continue
             hold, task = held
             if renewal.held:
                 hold.proved_at = max(hold.proved_at, asked_at)
@@ -257,6 +261,9 @@ class Host:
             if renewal.cancelled and not hold.cancelled:
                 hold.cancelled = True
                 hold.attention.set()
+        if left:
+            # Their segments ended without giving them up, and nobody is to wait for a lease that we made longer.
+            await self._parts.store.renew(left, 0.0)
 
 
 def _problem(error: Exception) -> dict[str, Any]:
