@@ -295,7 +295,10 @@ class ActorKind(StrEnum):
 
 
 class ExposureState(StrEnum):
-    """What is known about a source's text and a provider: it answered, it failed, or a crash left it open."""
+    """What is known about a source's text and a provider: it answered, every send failed, or one was lost.
+
+    None of them says that the text was not received: a send fails too when the answer is an error or does not come.
+    """
 
     POSSIBLE = "possible"
     FAILED = "failed"

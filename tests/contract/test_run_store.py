@@ -716,8 +716,8 @@ async def test_a_claim_is_given_back_as_if_it_had_not_been(store: SqlRunStore) -
     row = await created(store)
     [held] = await claim(store)
 
-    assert not await store.give_back(held.row.uid, "other", None)
-    assert await store.give_back(held.row.uid, "t1", "start")
+    assert not await store.give_back(held.row, "other")
+    assert await store.give_back(held.row, "t1")
 
     row = await read(store, row)
     assert (RunStatus.QUEUED, None, None, 0, "start") == (row.status, row.token, row.holder, row.attempts, row.cause)
@@ -729,11 +729,32 @@ async def test_a_claim_is_given_back_for_a_while(both: OpenedStore) -> None:
     await created(both.store)
     [held] = await claim(both.store)
 
-    assert await both.store.give_back(held.row.uid, "t1", None, 20.0)
+    assert await both.store.give_back(held.row, "t1", 20.0)
 
     assert [] == await claim(both.store, token="t2")
     both.database.shift_clock(21.0)
     assert 1 == len(await claim(both.store, token="t2"))
+
+
+async def test_a_claim_of_which_something_was_stored_is_not_given_back(store: SqlRunStore) -> None:
+    """As by a commit whose answer was lost: its cause is spent."""
+    row = await created(store)
+    [held] = await claim(store)
+    await commit(store, append(held, 1))
+
+    assert not await store.give_back(held.row, "t1")
+
+    assert ("t1", RunStatus.RUNNING) == ((await read(store, row)).token, (await read(store, row)).status)
+
+
+async def test_a_renewed_lease_is_no_try(store: SqlRunStore) -> None:
+    """Whoever waits for hours to be let act has not died of the run."""
+    row = await created(store)
+    [held] = await claim(store)
+
+    await store.renew([(held.row.uid, "t1")], LEASE_S)
+
+    assert (1, 0) == ((await read(store, row)).attempts, (await read(store, row)).tries)
 
 
 async def test_claims_are_counted_until_something_is_stored(both: OpenedStore) -> None:
@@ -764,7 +785,7 @@ async def test_a_given_back_answer_waits_again(store: SqlRunStore, kind: Questio
     await store.answer(row, inbox_row(), audit_row(), replace=False)
     [held] = await claim(store, token="t2")
 
-    await store.give_back(held.row.uid, "t2", held.row.cause)
+    await store.give_back(held.row, "t2")
 
     [again] = await claim(store, token="t3")
     assert (status, "answer", "grace") == (again.was, again.row.cause, again.row.answered_by)
@@ -838,7 +859,7 @@ async def test_what_became_due_anew_is_woken_anew(store: SqlRunStore) -> None:
     assert [row.uuid] == await store.wakeable(5, 60.0)
     [held] = await claim(store, token="t2")
 
-    await store.give_back(held.row.uid, "t2", "answer")
+    await store.give_back(held.row, "t2")
 
     assert [row.uuid] == await store.wakeable(5, 60.0)
 

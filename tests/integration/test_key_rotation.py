@@ -25,6 +25,7 @@ from worker.adapters.sql.rewrap import find_under, rewrap_rows
 from worker.adapters.sql.rotation import SqlKeys
 from worker.adapters.sql.tables import key_ring, run
 from worker.ports.keeping import KeepingError
+from worker.ports.records import RunFilter
 from worker.ports.runs import StoreError
 
 TEXTS: Final = 4
@@ -342,6 +343,24 @@ async def test_a_host_without_the_active_key_drives_nothing_and_says_so(tmp_path
 
         assert RunStatus.COMPLETED is (await world.rest(uuid)).status
         assert 1 == (await world.row(uuid)).segment
+
+
+async def test_a_run_that_is_started_where_the_active_key_is_missing_is_left_to_others(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        newer = tmp_path / "newer.json"
+        shutil.copy(world.folder / "keys.json", newer)
+        await SqlKeys(world.database, newer, grace_s=0).rotate(add=True, actor="ada", via="test", progress=nothing)
+        world.script(reply("done"))
+
+        with pytest.raises(StoreError, match="key_behind"):
+            await world.run()
+
+        [row] = await world.store.runs(RunFilter())
+        assert (RunStatus.QUEUED, 0, 0) == (row.status, row.attempts, row.seq)
+        newer.replace(world.folder / "keys.json")
+        world.database.shift_clock(31)
+        world.host.wake_oldest()
+        assert "done" == (await world.rest(row.uuid)).answer
 
 
 async def test_files_do_not_grow_apart(host: Host, tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from codec.actor import LOCAL
+from codec.documents import encode_document
 from codec.request import RunAugmentation
 from codec.vocabulary import FINAL_STATUSES, BlockedReason, QuestionKind, RunStatus, TerminationReason, Verdict
 from codec.wire import Shown
 from tests.support.world import CATALOGUE, World, call, eventually, merged, open_world, reply
 from worker.adapters.sql.store import SqlRunStore
 from worker.cli.pages.run import question_page
-from worker.ports.records import AuditRow, Claimed, EntryRow, Renewal, RunFilter
+from worker.ports.records import Append, AuditRow, Claimed, Commit, EntryRow, Renewal, RunFilter
+from worker.ports.runs import StoreError
 from worker.runtime.errors import (
     ConflictError,
     InvalidError,
@@ -691,6 +693,83 @@ async def test_a_run_that_cannot_be_read_without_a_crash_is_given_up(tmp_path: P
         world.database.shift_clock(0.0)
         await world.runtime.resume(LOCAL, answered, via="test")
         assert "done" == (await world.rest(answered, drive=True)).answer
+
+
+class FailingCommits(SqlRunStore):
+    """Takes claims and stores no step, for a while."""
+
+    broken: ClassVar[bool]
+
+    async def commit(self, step: Append) -> Commit:
+        """See the port."""
+        if self.broken:
+            raise StoreError("unavailable")
+        return await super().commit(step)
+
+
+async def test_a_database_that_stores_nothing_gives_no_run_up(tmp_path: Path) -> None:
+    """Nobody dies of these runs, however often: neither of a new one nor of one with an answer."""
+    FailingCommits.broken = False
+    async with open_world(tmp_path, store=FailingCommits, claims=False) as world:
+        answered = await begun(world, REFUND)
+        await world.rest(answered, drive=True)
+        await world.decide(answered)
+        new = await begun(world)
+        before = {uuid: (await world.row(uuid)).attempts for uuid in (answered, new)}
+        FailingCommits.broken = True
+        for outage in range(1, 10):
+            for claimed in await world.host.claim(9):
+                await world.host.take(claimed)
+            world.database.shift_clock(31.0 * outage)
+        FailingCommits.broken = False
+
+        assert before == {uuid: (await world.row(uuid)).attempts for uuid in (answered, new)}
+        for uuid in (answered, new):
+            assert "done" == (await world.rest(uuid, drive=True)).answer
+
+
+async def test_a_suspect_that_was_cancelled_while_it_had_no_turn_is_closed_at_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path, claims=False, max_runs=1) as world:
+        world.script(reply("done", delay_ms=60_000))
+        for _ in range(2):
+            await world.runtime.enqueue(world.ask())
+        await world.alter("UPDATE run SET tries = 4")
+        first, second = await world.host.claim(2)
+        world.host.take(first)
+        await eventually(lambda: len(world.sent()) == 1, "the first one has the turn")
+
+        await world.runtime.cancel(LOCAL, second.row.uuid, via="test")
+        await world.host.take(second)
+
+        assert ["cancel_requested"] == await world.kinds(second.row.uuid)
+        assert (await world.row(second.row.uuid)).token is None
+        await world.runtime.cancel(LOCAL, first.row.uuid, via="test")
+        await eventually(lambda: _let_go(world, first.row.uuid), "the first one is closed too")
+
+
+async def test_an_answer_of_a_newer_build_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes. The row does not say that its answer is newer than the run."""
+    async with open_world(tmp_path, claims=False) as world:
+        uuid = await begun(world, REFUND)
+        await world.rest(uuid, drive=True)
+        with monkeypatch.context() as newer:
+            as_two = lambda answer: encode_document(answer).replace(b'"version":1', b'"version":2')  # noqa: E731
+            newer.setattr("codec.answers.encode_document", as_two)
+            await world.decide(uuid)
+        before = await world.row(uuid)
+        for day in range(1, 10):
+            for claimed in await world.host.claim(9):
+                await world.host.take(claimed)
+            world.database.shift_clock(31.0 * day)
+
+        row = await world.row(uuid)
+        assert (before.status, before.cause, before.attempts, None) == (
+            row.status,
+            row.cause,
+            row.attempts,
+            row.blocked,
+        )
+        assert 9 == sum(event == "run.too_new" for event, _ in world.logs)
 
 
 async def _sent_or_ended(world: World, uuid: str, times: int) -> bool:

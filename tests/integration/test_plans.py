@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -265,7 +266,7 @@ PLANS: Final[dict[str, tuple[Callable[[sa.Connection], object], tuple[str, ...]]
     ),
     "renew": (lambda c: renew_leases(c, [(RUNNING, "t1"), (RUNNING + 1, "t1")], LEASE_S), ("pk_run",)),
     "block": (lambda c: block_run(c, RUNNING, "t1", "{}"), ("pk_run",)),
-    "give back": (lambda c: give_back_run(c, RUNNING, "t1", None, 0.0), ("pk_run",)),
+    "give back": (lambda c: give_back_run(c, msgspec.structs.replace(ROW, uid=RUNNING), "t1", 0.0), ("pk_run",)),
     "answer": (
         lambda c: store_answers(c, [Given(ASKING, inbox_row(), audit_row(), replace=True)]),
         ("pk_run", "pk_inbox"),

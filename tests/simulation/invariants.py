@@ -121,8 +121,9 @@ class Invariants:
             )
             self.must(due and not old.final, "one lease's writes", known, f"{process.name} took what is not due")
             self.must(new.segment == old.segment + 1, "one lease's writes", known, "a claim is no segment")
-            readable = new.key_id in process.sealer.key_ids
-            self.must(readable, "one lease's writes", known, f"{process.name} has not its key")
+            keys = process.sealer.key_ids
+            self.must(new.key_id in keys, "one lease's writes", known, f"{process.name} has not its key")
+            self.must(self._watch.active_key in keys, "who lacks the active key drives nothing", known, process.name)
         else:
             dead = old.status == "cancelled" and due
             self.must(dead or old.holder == process.name, "one lease's writes", known, f"{process.name} let it go")
@@ -297,7 +298,8 @@ class Invariants:
         for worker in sim.fleet.workers:
             if worker.host.free <= 0 or not worker.working:
                 worker.busy_at = now
-            able.append((max(self._steady_since, worker.busy_at, worker.disturbed_at), worker.sealer.key_ids))
+            if self._watch.active_key in worker.sealer.key_ids:
+                able.append((max(self._steady_since, worker.busy_at, worker.disturbed_at), worker.sealer.key_ids))
         if not any(now - since > _LATEST_S for since, _ in able):
             return
         for known in self._watch.runs.values():

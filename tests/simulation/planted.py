@@ -20,10 +20,10 @@ from codec.events import Event, RunResumed
 from codec.suspended import SuspendedRunState
 from codec.vocabulary import FailureClass, Phase, ResumeCause
 from tests.simulation.plan import Climate
-from worker.adapters.sql import commit, inbox, reads, store, writer
+from worker.adapters.sql import claims, commit, inbox, reads, store, writer
 from worker.adapters.sql.claims import claim_due
 from worker.adapters.sql.clock import CLOCK_OPTION
-from worker.adapters.sql.tables import run
+from worker.adapters.sql.tables import key_ring, run
 from worker.core import answering, machine, sources, transitions
 from worker.core.settling import ask_again
 from worker.ports.records import Append, Commit, CommitStatus, NewRun, Renewal, RunRow, Stored
@@ -60,6 +60,13 @@ def _planted(climate: Climate, *tells: str, first: int = 0, within: int = 40) ->
 
 
 # --- the store
+
+
+@_planted(Climate.PEOPLE, "who lacks the active key drives nothing", first=6)
+def a_claim_does_not_ask_for_the_active_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claims, "LACKS_ACTIVE", sa.select(key_ring.c.id).where(sa.false()))
+    patch.setattr(claims, "_due_statement", claims._due_statement.__wrapped__)
+    patch.setattr(claims, "is_behind", lambda *_: False)
 
 
 @_planted(Climate.STALLS, "one lease's writes", first=100)

@@ -27,6 +27,7 @@ from tests.simulation.people import People
 from tests.simulation.plan import Blow, Climate, Drought, Plan, make_plan
 from tests.simulation.watch import Watch
 from tests.simulation.weather import Weather
+from worker.adapters.sql.keys import register_ring
 from worker.adapters.sql.rewrap import WRAPPED, find_under, rewrap_rows
 from worker.ports.models import ModelRequest
 from worker.ports.runs import StoreError
@@ -251,10 +252,11 @@ class Simulation:
 
 
 async def _wrap_anew(desk: Process, generation: int) -> None:
-    """Wrap everything under the newest key, with the real statements of a rotation."""
+    """Make the newest key active and wrap everything under it, with the real statements of a rotation."""
     ring = ring_of(generation)
     others = [key for key in ring.keys if key != ring.active]
     with suppress(StoreError):
+        await desk.database.transact(register_ring, ring)
         for table in WRAPPED:
             found = await desk.database.read(find_under, table, others, 0, 500)
             await desk.database.transact(rewrap_rows, table, ring, found)
@@ -290,7 +292,7 @@ def _installation() -> sqlite3.Connection:
     """Make the installation that every schedule begins with."""
     sim = Simulation(make_plan(0, Climate.MIXED))
     desk = Process(sim, "desk-0", drives=False, generation=0)
-    for work in (desk.database.create_all(), install(desk)):
+    for work in (desk.database.create_all(), desk.database.transact(register_ring, ring_of(0)), install(desk)):
         task = desk.spawn(work, "install")
         while not task.done():
             assert sim.kernel.turn()

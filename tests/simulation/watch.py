@@ -130,6 +130,7 @@ class Watch:
         self.version = 0
         self.next_due = float("inf")
         """When the first run is due; it may be now."""
+        self.active_key = ""
         self._database = database
         self._sealer = RingSealer(ring_of(_ENOUGH_KEYS))
         self._inbox: dict[tuple[int, str], Inbox] = {}
@@ -179,6 +180,7 @@ class Watch:
             return []
         self._changes = self._database.total_changes
         self._read_policy(now)
+        self.active_key = next(self._database.execute("SELECT id FROM key_ring WHERE active"), ("",))[0]
         answers = self._read_inbox()
         found = []
         for values in self._database.execute(self._select).fetchall():

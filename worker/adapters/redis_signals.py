@@ -14,7 +14,7 @@ from uuid import uuid4
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from worker.ports.wakeups import MESSAGES_KEY, QUEUE_KEY, encode_wakeup
 
@@ -142,6 +142,8 @@ class RedisSignals:
         """Write nothing, and see whether Redis would take it: full, a replica, or unable to save, it would not."""
         try:
             await self._client.rpushx(_PROBE_KEY, "")  # only a list that is there grows
+        except NoPermissionError:
+            return None  # it may allow just what a wake-up needs
         except ResponseError as error:
             return type(error).__name__
         return None

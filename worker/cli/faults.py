@@ -55,6 +55,7 @@ _ECHO: Final = re.compile(r".*['\"] is not ", re.DOTALL)
 _PLAIN: Final = re.compile(r"-{0,2}[a-z][a-z-]{0,20}")
 _STORE: Final = {
     "busy": "the database is busy; try again",
+    "key_behind": "the key ring here lacks the database's active key; copy the newer file",
     "unavailable": "the database cannot be reached",
     "disconnected": "the database ended the connection; try again",
     "url": "the database's URL cannot be used",

@@ -43,7 +43,7 @@ _SENTENCE: Final = {
     BlockedReason.OWNER: "who started it has no rights any more",
     BlockedReason.KEY: "the key ring of this machine lacks the key that sealed it",
     BlockedReason.VERSION: "a newer build of regate wrote it",
-    BlockedReason.CORRUPT: "what is stored of it cannot be read: it was damaged or changed",
+    BlockedReason.CORRUPT: "it cannot be read: it was damaged or changed, or whoever tried died of it",
     BlockedReason.CATALOGUE: "the catalogue cannot be read, and then nothing is permitted",
 }
 _REMEDY: Final = {
@@ -52,7 +52,7 @@ _REMEDY: Final = {
     BlockedReason.OWNER: "add the actor again (regate actor add), then: regate resume {uuid}",
     BlockedReason.KEY: "restore the newer keys.json (see REGATE_KEYS_FILE); a process that holds the key goes on",
     BlockedReason.VERSION: "start a worker of that build; it goes on by itself",
-    BlockedReason.CORRUPT: "regate replay {uuid} names the place; end the run with: regate cancel {uuid}",
+    BlockedReason.CORRUPT: "regate replay {uuid} names the place of a damage; else: regate resume {uuid}",
     BlockedReason.CATALOGUE: "see regate doctor; when it is mended: regate resume {uuid}",
 }
 

@@ -223,7 +223,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The hot row as read. Content-free.
 
-    Units: `attempts` counts claims that were not given back, `tries` those of them since anything was stored.
+    Units: `attempts` counts claims that were not given back, `tries` those of them since anything was stored or a lease
+    was renewed.
     """
 
     uid: int

@@ -174,10 +174,10 @@ class RunStore(Audit, Protocol):
         """
         ...
 
-    async def give_back(self, run_uid: int, token: str, cause: str | None, after_s: float = 0.0) -> bool:
-        """Give up a claim before any entry: queued (or waiting, as its question says), no attempt, due after `after_s`.
+    async def give_back(self, row: RunRow, token: str, after_s: float = 0.0) -> bool:
+        """Give up a claim of which nothing was stored: as `row` was before, no attempt, due in `after_s` seconds.
 
-        Units: seconds.
+        False when the claim is lost, the run was cancelled, or an entry was stored after all.
         """
         ...
 

@@ -110,7 +110,7 @@ class Segment:
             if follow is not None and self._hold.draining:
                 # Folding an answer and then giving the run up would spend the answer on nothing.
                 _give_back(slot)
-                await self._parts.store.give_back(self._hold.row.uid, self._hold.token, self._hold.row.cause)
+                await self._parts.store.give_back(self._hold.row, self._hold.token)
                 return False
             release = self._releases(steps[-1].result.state) or self._hold.yielding
             append = append_of(

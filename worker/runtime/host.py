@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from codec.journal import ENTRY_VERSION
@@ -171,8 +172,17 @@ class Host:
                 )
         except StoreError as error:
             self._parts.log("run.left", {"run": claimed.row.uuid, "problem": error.problem})
+            await self._put_off(claimed)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the run is left to its lease and recovered
             self._parts.log("run.crashed", {"run": claimed.row.uuid, "error": type(error).__name__})
+
+    async def _put_off(self, claimed: Claimed) -> None:
+        """Give back, for as long as its lease, a run of which nothing was stored: that was no try of the run's.
+
+        One of which something was stored is left to its lease, as all are when the database refuses this too.
+        """
+        with suppress(StoreError):
+            await self._parts.store.give_back(claimed.row, claimed.token, self._parts.figures.lease_s)
 
     def _let_go(self, run_uid: int, task: asyncio.Task[None]) -> None:
         held = self._held.get(run_uid)
@@ -209,7 +219,7 @@ class Host:
     async def _take_all(self, found: Iterable[Claimed]) -> None:
         for claimed in found:
             if self._draining:
-                await self._parts.store.give_back(claimed.row.uid, claimed.token, claimed.row.cause)
+                await self._parts.store.give_back(claimed.row, claimed.token)
             else:
                 self.take(claimed)
 

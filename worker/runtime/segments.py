@@ -50,7 +50,7 @@ async def run_segment(
     """Drive a claimed run until it rests or is lost. A suspect without a turn is given back for a while.
 
     What cannot be read is left in place: a run that waits for a person is shown as `blocked: corrupt`, any other fails.
-    A document of a newer build is left too; the lease ends and a worker that knows it goes on.
+    A document of a newer build is left too: the run is put off for a lease, and a worker that knows it goes on.
     """
     in_vain = claimed.row.tries - 1
     if in_vain > CRASH_CAP:
@@ -71,6 +71,7 @@ async def run_segment(
         first, follow = await _entrance(parts, feed, claimed, held, loaded)
     except SchemaTooNewError as error:
         parts.log("run.too_new", {"run": claimed.row.uuid, "version": error.version})
+        await parts.store.give_back(claimed.row, claimed.token, parts.figures.lease_s)
     except (UnreadableError, SealBrokenError) as error:
         if await _set_aside(parts, claimed):
             parts.log("run.unreadable", {"run": claimed.row.uuid, "error": str(error)})
@@ -82,14 +83,16 @@ async def run_segment(
 
 
 async def _has_turn(parts: Parts, claimed: Claimed, turn: Turn, in_vain: int) -> bool:
-    """Take the turn of a run with so many segments in vain, or give the run back until there may be one."""
+    """Take the turn of a run with so many segments in vain, or give the run back until there may be one.
+
+    One that was cancelled or lost meanwhile cannot be given back: its segment goes on, finds that out, and closes it.
+    """
     row = claimed.row
     if in_vain >= SUSPECT:
         parts.log("run.suspected", {"run": row.uuid, "in_vain": in_vain})
     if turn.take(in_vain):
         return True
-    await parts.store.give_back(row.uid, claimed.token, row.cause, PARKED_S)
-    return False
+    return not await parts.store.give_back(row, claimed.token, PARKED_S)
 
 
 async def _entrance(

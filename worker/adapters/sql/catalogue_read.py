@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from worker.adapters.sql.catalogue_cells import (
 )
 from worker.adapters.sql.catalogue_fields import KINDS, POLICY
 from worker.adapters.sql.catalogue_texts import open_text
+from worker.adapters.sql.keys import is_behind
 from worker.ports.runs import StoreError
 from worker.ports.sealing import Sealer
 
@@ -125,12 +126,26 @@ def read_snapshot(conn: sa.Connection, known: CatalogueSnapshot | None) -> Catal
 def read_texts(
     conn: sa.Connection, sealer: Sealer, configuration: int, snippets: Sequence[int], skills: Sequence[int]
 ) -> tuple[int, tuple[SourceText, ...]]:
-    """Open the texts that assembly may inject, with the version they belong to. Errors: `StoreError`."""
-    found: list[SourceText] = []
+    """Open the texts that assembly may inject, with the version they belong to.
+
+    Errors: `StoreError`: `unreadable`, or `key_behind` when it is only this process that lacks the key.
+    """
+    try:
+        texts = tuple(_texts(conn, sealer, configuration, snippets, skills))
+    except StoreError:
+        if is_behind(conn, sealer.key_ids):
+            raise StoreError("key_behind") from None
+        raise
+    return read_version(conn), texts  # read last: it may be of later texts, and never of earlier ones
+
+
+def _texts(
+    conn: sa.Connection, sealer: Sealer, configuration: int, snippets: Sequence[int], skills: Sequence[int]
+) -> Iterator[SourceText]:
     for row in _by_uid(conn, "configuration", (configuration,)).values():
         if row["prompt_hash"]:
             text = open_text(sealer, KINDS["configuration"], row)
-            found.append(_source(SourceKind.SYSTEM_PROMPT, row, row["identifier"], text, row["prompt_hash"]))
+            yield _source(SourceKind.SYSTEM_PROMPT, row, row["identifier"], text, row["prompt_hash"])
     for kind, source, uids, label in (
         ("snippet", SourceKind.SNIPPET, snippets, "label"),
         ("skill", SourceKind.SKILL, skills, "name"),
@@ -138,8 +153,7 @@ def read_texts(
         rows = _by_uid(conn, kind, uids)
         for row in (rows[uid] for uid in uids if uid in rows):
             text = open_text(sealer, KINDS[kind], row)
-            found.append(_source(source, row, row[label] or row["identifier"], text, row["text_hash"]))
-    return read_version(conn), tuple(found)
+            yield _source(source, row, row[label] or row["identifier"], text, row["text_hash"])
 
 
 def all_rows(conn: sa.Connection, table: sa.Table) -> Sequence[sa.RowMapping]:

@@ -17,8 +17,9 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from codec.vocabulary import FINAL_STATUSES, QuestionKind, ResumeCause, RunStatus
 from worker.adapters.sql.batch import Batch
 from worker.adapters.sql.clock import lock_time, read_now
+from worker.adapters.sql.keys import LACKS_ACTIVE, is_behind
 from worker.adapters.sql.rows import RUN_COLUMNS, run_row
-from worker.adapters.sql.tables import key_ring, run
+from worker.adapters.sql.tables import run
 from worker.ports.records import Claimed, Renewal, RunRow
 from worker.ports.runs import StoreError
 
@@ -78,18 +79,11 @@ def claim_due(connection: sa.Connection, terms: ClaimTerms) -> list[Claimed]:
     }
     chosen = connection.execute(_due_statement(terms.uuids is not None), wanted)
     rows = [run_row(row) for row in chosen]
-    if not rows and connection.execute(_BEHIND, {"ring": wanted["ring"]}).first() is not None:
+    if not rows and is_behind(connection, terms.key_ids):
         raise StoreError("key_behind")
     held = {"token": terms.token, "holder": terms.holder, "lease_end": now + terms.lease_s, "now": now}
     _change_chosen(connection, _claim_statement(connection.dialect.name), [row.uid for row in rows], held)
     return [_claimed(row, terms, now) for row in rows]
-
-
-_BEHIND: Final = sa.select(key_ring.c.id).where(
-    # Not the parameter of the rows' keys: an empty list is written otherwise for NOT IN than for IN.
-    key_ring.c.active,
-    key_ring.c.id.not_in(sa.bindparam("ring", expanding=True, type_=sa.Text)),
-)
 
 
 @cache
@@ -102,7 +96,7 @@ def _due_statement(named: bool) -> sa.Select[Any]:
             _CLAIMABLE,
             run.c.key_id.in_(sa.bindparam("keys", expanding=True, type_=sa.Text)),
             run.c.doc_version <= sa.bindparam("newest", type_=sa.Integer),
-            ~_BEHIND.exists(),
+            ~LACKS_ACTIVE.exists(),
         )
         .order_by(run.c.due_at)
         .limit(sa.bindparam("most", type_=sa.Integer))
@@ -174,7 +168,8 @@ def _renew_statement(dialect: str) -> ReturningUpdate[int, str]:
     hold = _HOLD.source(dialect)
     return (
         sa.update(run)
-        .values(due_at=sa.bindparam("lease_end", type_=sa.Double))
+        # Whoever lives for that long did not die of reading it: it waits for something, such as a provider's slot.
+        .values(due_at=sa.bindparam("lease_end", type_=sa.Double), tries=0)
         # Whoever has a token runs, or was cancelled and still finishes what is open: nobody may close that meanwhile.
         .where(run.c.uid == hold.c.uid, run.c.token == hold.c.token)
         .returning(run.c.uid, run.c.status)
@@ -259,20 +254,23 @@ def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str)
     Locks the row, here and below. Index: the primary key.
     """
     now = lock_time(connection)
-    return _release(
-        connection, run_uid, token, blocked=blocked, cause=None, tries=0, due_at=run.c.expires_at, updated_at=now
-    )
+    held = sa.and_(run.c.uid == run_uid, run.c.token == token)
+    return _release(connection, held, blocked=blocked, cause=None, tries=0, due_at=run.c.expires_at, updated_at=now)
 
 
-def give_back_run(connection: sa.Connection, run_uid: int, token: str, cause: str | None, after_s: float) -> bool:
-    """Make a claimed run due again after so many seconds, as if it had not been claimed. False when it is lost."""
+def give_back_run(connection: sa.Connection, row: RunRow, token: str, after_s: float) -> bool:
+    """Make a claimed run due again in so many seconds, as if it had not been claimed.
+
+    False when the claim is lost, or when something was stored of it, be it by a commit whose answer was lost.
+    """
     now = lock_time(connection)
     counts = {name: sa.case((run.c[name] > 0, run.c[name] - 1), else_=0) for name in ("attempts", "tries")}
-    return _release(connection, run_uid, token, cause=cause, due_at=now + after_s, updated_at=now, **counts)
+    held = sa.and_(run.c.uid == row.uid, run.c.token == token, run.c.seq == row.seq)
+    return _release(connection, held, cause=row.cause, due_at=now + after_s, updated_at=now, **counts)
 
 
-def _release(connection: sa.Connection, run_uid: int, token: str, **values: Any) -> bool:
-    """Give up a claim: the status is again what the row's question says. Guard: uid, token, running."""
+def _release(connection: sa.Connection, held: sa.ColumnElement[bool], **values: Any) -> bool:
+    """Give up a claim: the status is again what the row's question says. Guard: as given, and running."""
     kind = run.c.question_kind
     status = sa.case(
         (kind == QuestionKind.INPUT.value, RunStatus.WAITING_FOR_INPUT.value),
@@ -281,7 +279,7 @@ def _release(connection: sa.Connection, run_uid: int, token: str, **values: Any)
     )
     released = connection.execute(
         sa.update(run)
-        .where(run.c.uid == run_uid, run.c.token == token, run.c.status == RunStatus.RUNNING.value)
+        .where(held, run.c.status == RunStatus.RUNNING.value)
         .values(status=status, token=None, holder=None, **values)
     )
     return released.rowcount == 1

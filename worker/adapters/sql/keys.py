@@ -6,7 +6,7 @@ everything that the old one sealed would be lost with a working system on top.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +23,12 @@ from worker.adapters.sql.writes import insert_audit, insert_into
 from worker.ports.records import AuditRow
 
 __all__ = [
+    "LACKS_ACTIVE",
     "SUBKEY",
     "agreed_ring",
     "ensure_ring",
     "holds_sealed",
+    "is_behind",
     "lock_ring",
     "register_ring",
     "registered_ring",
@@ -37,6 +39,13 @@ SUBKEY: Final = "subkey"
 """Id under which the subkey's check value is kept; keys of a ring are named `k-…`."""
 _FOUND: Final = AuditRow(decision="", actor="regate", via="start")
 """Who changed what start-up finds in the file: somebody put it there, or was killed between the file and us."""
+LACKS_ACTIVE: Final = sa.select(key_ring.c.id).where(
+    key_ring.c.active, key_ring.c.id.not_in(sa.bindparam("ring", expanding=True, type_=sa.Text))
+)
+"""Finds the active key when it is not among `ring`.
+
+That parameter is shared with no other list: an empty one is written otherwise for NOT IN than for IN.
+"""
 
 
 async def ensure_ring(database: Database, path: Path) -> KeyRing:
@@ -89,6 +98,11 @@ def register_ring(connection: sa.Connection, ring: KeyRing, by: AuditRow = _FOUN
             changes.append(replace(by, decision="key_activated", detail=ring.active))
         insert_audit(connection, changes, now)
     return ring
+
+
+def is_behind(connection: sa.Connection, key_ids: Collection[str]) -> bool:
+    """Tell whether these keys lack the active one, under which everything is or will soon be."""
+    return connection.execute(LACKS_ACTIVE, {"ring": sorted(key_ids)}).first() is not None
 
 
 def lock_ring(connection: sa.Connection) -> None:

@@ -116,9 +116,9 @@ class SqlRunStore:
         """See the port."""
         return await self._database.transact(block_run, run_uid, token, blocked)
 
-    async def give_back(self, run_uid: int, token: str, cause: str | None, after_s: float = 0.0) -> bool:
+    async def give_back(self, row: RunRow, token: str, after_s: float = 0.0) -> bool:
         """See the port."""
-        return await self._database.transact(give_back_run, run_uid, token, cause, after_s)
+        return await self._database.transact(give_back_run, row, token, after_s)
 
     # --- the sweeper
 
