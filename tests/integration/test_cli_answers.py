@@ -106,10 +106,10 @@ def test_an_outcome_is_settled(regate: Regate, word: tuple[str, ...], status: st
 
 
 def test_of_many_answers_one_counts(regate: Regate) -> None:
-    """Twenty approve and one cancels at once: one answer is stored, the others are told whose it is."""
+    """Ten approve and one cancels at once: one answer is stored, the others are told whose it is."""
     shown = regate.waiting()
     uuid, question = shown["uuid"], shown["waiting"]["question"]
-    calls = [("approve", uuid, "--question", question)] * 20 + [("cancel", uuid)]
+    calls = [("approve", uuid, "--question", question)] * 10 + [("cancel", uuid)]
 
     def call(arguments: tuple[str, ...]) -> Done:
         with regate.process(*arguments, "--json") as started:

@@ -189,7 +189,8 @@ def test_the_doctor_changes_nothing(tmp_path: Path) -> None:
     assert found["ok"]
     assert {"name", "value", "source", "secret"} == set(found["settings"][0])
     assert [] == list(regate.folder.iterdir())
-    page = regate("doctor", "--max-runs", "7", "--database-url", "sqlite:////tmp/x?password=marker-of-a-password")
+    url = f"sqlite:///{tmp_path}/none.db?password=marker-of-a-password"
+    page = regate("doctor", "--max-runs", "7", "--database-url", url)
     assert "marker" not in page.out
     assert "REGATE_KEY_HOUSE" in page.out
     assert "flag" in page.out

@@ -68,7 +68,7 @@ async def test_no_permit_of_an_older_policy_is_committed_or_performed_late(tmp_p
 async def test_writers_of_the_catalogue_and_runs_both_get_on(tmp_path: Path) -> None:
     document = merged(CATALOGUE, configuration__support={"max_iterations": 200})
     async with open_world(tmp_path, document=document) as world:
-        looping(world, 60)
+        looping(world, 20)
         uuids = [(await world.runtime.enqueue(world.ask(str(n), snippets=["incident"]))).uuid for n in range(5)]
         edits: list[tuple[int, float]] = []
 

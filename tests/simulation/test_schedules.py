@@ -13,8 +13,8 @@ import pytest
 from tests.simulation.plan import make_plan
 from tests.simulation.schedule import run_schedule
 
-DEFAULT: Final = 120
-"""Schedules of a plain test run: about a quarter of a second each, on one core."""
+DEFAULT: Final = 300
+"""Schedules of a plain test run: about a fifth of a second each, on one core."""
 BATCHES: Final = 12
 """Test items, so that several cores share them."""
 ASKED: Final = os.environ.get("REGATE_SIMULATE")  # read here: no test sees a variable of ours
