@@ -721,7 +721,7 @@ async def test_a_claim_is_given_back_as_if_it_had_not_been(store: SqlRunStore) -
 
     row = await read(store, row)
     assert (RunStatus.QUEUED, None, None, 0, "start") == (row.status, row.token, row.holder, row.attempts, row.cause)
-    assert 0 == row.tries
+    assert 0 == row.in_vain
     assert 1 == len(await claim(store, token="t2"))
 
 
@@ -747,17 +747,19 @@ async def test_a_claim_of_which_something_was_stored_is_not_given_back(store: Sq
     assert ("t1", RunStatus.RUNNING) == ((await read(store, row)).token, (await read(store, row)).status)
 
 
-async def test_a_renewed_lease_is_no_try(store: SqlRunStore) -> None:
-    """Whoever waits for hours to be let act has not died of the run."""
+async def test_a_claim_is_spared(store: SqlRunStore) -> None:
     row = await created(store)
     [held] = await claim(store)
 
-    await store.renew([(held.row.uid, "t1")], LEASE_S)
+    await store.spare(held.row.uid, "other")
+    assert 1 == (await read(store, row)).in_vain
+    for _ in range(2):
+        await store.spare(held.row.uid, "t1")
 
-    assert (1, 0) == ((await read(store, row)).attempts, (await read(store, row)).tries)
+    assert (1, 0) == ((await read(store, row)).attempts, (await read(store, row)).in_vain)
 
 
-async def test_claims_are_counted_until_something_is_stored(both: OpenedStore) -> None:
+async def test_claims_are_counted_until_the_run_comes_further(both: OpenedStore) -> None:
     """So it is known of a run that it never comes to anything, whatever it dies of."""
     row = await created(both.store)
     for crash in range(2):
@@ -765,11 +767,13 @@ async def test_claims_are_counted_until_something_is_stored(both: OpenedStore) -
         await claim(both.store, token=f"t{crash}")
     both.database.shift_clock(4 * LEASE_S)
     [held] = await claim(both.store, token="t2")
-    assert (3, 3) == (held.row.attempts, held.row.tries)
+    assert (3, 3) == (held.row.attempts, held.row.in_vain)
 
-    await commit(both.store, append(held, 1))
+    await commit(both.store, append(held, 1, in_vain=2))
+    assert (3, 2) == ((await read(both.store, row)).attempts, (await read(both.store, row)).in_vain)
+    await commit(both.store, append(held, 2))
 
-    assert (3, 0) == ((await read(both.store, row)).attempts, (await read(both.store, row)).tries)
+    assert (3, 0) == ((await read(both.store, row)).attempts, (await read(both.store, row)).in_vain)
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,17 @@ def test_the_doctor_names_what_waits_without_an_end(regate: Regate) -> None:
     assert "1 h" in found["due"]
 
 
+def test_the_doctor_names_suspects(regate: Regate) -> None:
+    """A run that was claimed again and again and came no further; one that two deaths took along is none yet."""
+    suspect, other = (regate.json("enqueue", "-c", "support", "please")["uuid"] for _ in range(2))
+    with sqlite3.connect(regate.folder / ".regate" / "regate.db") as database:
+        for uuid, claims in ((suspect, 4), (other, 2)):
+            database.execute("UPDATE run SET in_vain = ? WHERE uuid = ?", (claims, uuid))
+    found = {check["name"]: check["message"] for check in regate.json("doctor")["checks"]}
+    assert suspect in found["suspects"]
+    assert "1 run " in found["suspects"] and "4 times" in found["suspects"]
+
+
 def test_a_list_of_commands_is_quick() -> None:
     """`--help` imports neither a database nor a broker nor a web client."""
     code = (

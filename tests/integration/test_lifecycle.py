@@ -733,7 +733,7 @@ async def test_a_suspect_that_was_cancelled_while_it_had_no_turn_is_closed_at_on
         world.script(reply("done", delay_ms=60_000))
         for _ in range(2):
             await world.runtime.enqueue(world.ask())
-        await world.alter("UPDATE run SET tries = 4")
+        await world.alter("UPDATE run SET in_vain = 4")
         first, second = await world.host.claim(2)
         world.host.take(first)
         await eventually(lambda: len(world.sent()) == 1, "the first one has the turn")
@@ -745,6 +745,36 @@ async def test_a_suspect_that_was_cancelled_while_it_had_no_turn_is_closed_at_on
         assert (await world.row(second.row.uuid)).token is None
         await world.runtime.cancel(LOCAL, first.row.uuid, via="test")
         await eventually(lambda: _let_go(world, first.row.uuid), "the first one is closed too")
+
+
+async def test_waiting_for_a_providers_slot_is_no_death(tmp_path: Path) -> None:
+    """A run that waits for hours to be let act is no suspect, however many processes end meanwhile."""
+    async with open_world(tmp_path) as world:
+        await world.change("provider", "house", max_concurrency=1)
+        world.script(reply("done", delay_ms=60_000))
+        first = (await world.runtime.enqueue(world.ask())).uuid
+        await eventually(lambda: len(world.sent()) == 1, "the first one is out")
+        waits = (await world.runtime.enqueue(world.ask())).uuid
+        for crash in range(1, 10):
+            await eventually(lambda: _waits_for_slot(world, waits), "the second one waits")
+            await die(world, waits, shift=None)
+            await world.alter("UPDATE run SET due_at = 0 WHERE uuid = :uuid", uuid=waits)
+            world.host.wake_oldest()
+            await eventually(partial(_claimed_times, world, waits, crash + 1), "it is claimed anew")
+
+        assert [] == [fields for event, fields in world.logs if event == "run.suspected"]
+        for uuid in (first, waits):
+            await world.runtime.cancel(LOCAL, uuid, via="test")
+            await eventually(partial(_let_go, world, uuid), "it is closed")
+
+
+async def _waits_for_slot(world: World, uuid: str) -> bool:
+    row = await world.row(uuid)
+    return row.token is not None and row.in_vain <= 1 and row.seq == 0
+
+
+async def _claimed_times(world: World, uuid: str, times: int) -> bool:
+    return (await world.row(uuid)).attempts == times
 
 
 async def test_an_answer_of_a_newer_build_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,7 @@ ROW: Final = RunRow(
     doc_version=1,
     segment=0,
     attempts=0,
-    tries=0,
+    in_vain=0,
     created_at=0.0,
     updated_at=0.0,
 )

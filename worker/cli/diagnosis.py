@@ -25,7 +25,7 @@ from worker.bootstrap import (
 from worker.cli.faults import fault_of
 from worker.cli.findings import Finding, State, fault, ok, warning
 from worker.cli.texts import plural
-from worker.cli.unfinished import dead_runs, stuck_runs, waiting_runs
+from worker.cli.unfinished import dead_runs, stuck_runs, suspected_runs, waiting_runs
 from worker.settings import EMBEDDED, Settings
 
 __all__ = ["diagnose"]
@@ -168,5 +168,6 @@ _CHECKS: Final[tuple[Callable[[Installation], AsyncIterator[Finding]], ...]] = (
     _workers,
     stuck_runs,
     waiting_runs,
+    suspected_runs,
     dead_runs,
 )

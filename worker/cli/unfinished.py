@@ -13,8 +13,9 @@ from worker.cli.findings import Finding, ok, warning
 from worker.cli.texts import in_words, plural
 from worker.cli.wording import WAITS_FOR, blocked_sentence
 from worker.ports.records import RunFilter, RunRow
+from worker.runtime.suspects import SUSPECT
 
-__all__ = ["dead_runs", "stuck_runs", "waiting_runs"]
+__all__ = ["dead_runs", "stuck_runs", "suspected_runs", "waiting_runs"]
 
 _MOST_RUNS: Final = 20
 """Stuck runs that are told one by one; more would hide the other findings."""
@@ -86,6 +87,25 @@ def _overdue(rows: list[RunRow], now: float) -> Finding | None:
         f"{plural(len(rows), 'run is', 'runs are')} due and taken by nobody, the oldest for "
         f"{in_words(now - (oldest.due_at or now))}: {oldest.uuid}; start a worker, or give it more runs",
     )
+
+
+async def suspected_runs(opened: Installation) -> AsyncIterator[Finding]:
+    """Tell of runs that may be killing their workers: claimed again and again, and none the further for it."""
+    rows = await opened.runtime.parts.store.runs(RunFilter(statuses=_UNFINISHED))
+    suspects = [row for row in rows if _deaths(row) > SUSPECT]
+    if not suspects:
+        yield ok("suspects", "no run comes to nothing again and again")
+        return
+    worst = max(suspects, key=_deaths)
+    yield warning(
+        "suspects",
+        f"{plural(len(suspects), 'run')} came no further in more than {SUSPECT} segments, and may be killing their "
+        f"workers; most often, {plural(_deaths(worst), 'time')}: {worst.uuid}",
+    )
+
+
+def _deaths(row: RunRow) -> int:
+    return row.in_vain - (row.token is not None)  # the segment under way may still come further
 
 
 async def dead_runs(opened: Installation) -> AsyncIterator[Finding]:

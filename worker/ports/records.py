@@ -138,7 +138,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     question whose inbox row is consumed by entry `folded_seq`. `expires_in_s` None keeps the stored expiry while the
     question stays the same (`keep_expiry`), else there is none. `blocked` is JSON without content. `counts` False =
     this segment was no attempt (drain). `rounds` and tokens are the run's totals. `doc_version` raises the row's, so
-    that an older build no longer claims what a newer one wrote; 0 leaves it, as None leaves `high_water`.
+    that an older build no longer claims what a newer one wrote; 0 leaves it, as None leaves `high_water`. `in_vain` =
+    claims since the run came further, 0 when this step does.
     """
 
     run_uid: int
@@ -172,6 +173,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     folded: str | None = None
     folded_seq: int | None = None
     doc_version: int = 0
+    in_vain: int = 0
 
     @property
     def size(self) -> int:
@@ -223,8 +225,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The hot row as read. Content-free.
 
-    Units: `attempts` counts claims that were not given back, `tries` those of them since anything was stored or a lease
-    was renewed.
+    Units: `attempts` counts claims that were not given back, `in_vain` those of them since the run came further.
     """
 
     uid: int
@@ -241,7 +242,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     doc_version: int
     segment: int
     attempts: int
-    tries: int
+    in_vain: int
     created_at: float
     updated_at: float
     token: str | None = None

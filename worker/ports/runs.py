@@ -181,6 +181,10 @@ class RunStore(Audit, Protocol):
         """
         ...
 
+    async def spare(self, run_uid: int, token: str) -> None:
+        """Count this claim as none in vain although nothing is stored: its process only waits to be let act."""
+        ...
+
     async def now(self) -> float:
         """The database's clock."""
         ...

@@ -57,6 +57,7 @@ def append_of(
         folded=_folded(steps),
         folded_seq=_folded_seq(hold, steps),
         doc_version=max(STATE_VERSION, ENTRY_VERSION),
+        in_vain=state.counters.barren,
     )
     return _rested(append, hold, sealer, state, steps, retry_s, release=release)
 

@@ -52,10 +52,10 @@ async def run_segment(
     What cannot be read is left in place: a run that waits for a person is shown as `blocked: corrupt`, any other fails.
     A document of a newer build is left too: the run is put off for a lease, and a worker that knows it goes on.
     """
-    in_vain = claimed.row.tries - 1
+    in_vain = claimed.row.in_vain - 1
     if in_vain > CRASH_CAP:
-        # What dies while it is composed or read every time leaves no entry that the machine could count.
-        parts.log("run.never_begins", {"run": claimed.row.uuid, "tries": claimed.row.tries})
+        # What dies while it is composed or read leaves no entry that the machine could count.
+        parts.log("run.never_begins", {"run": claimed.row.uuid, "in_vain": in_vain})
         await _set_aside(parts, claimed)
         return
     if not await _has_turn(parts, claimed, turn, in_vain):
@@ -64,10 +64,7 @@ async def run_segment(
         held = hold_of(parts, claimed) if hold is None else hold
         loaded = await load_held(parts, held.row, held.key)
         held.state, held.drained, held.turn = loaded.state, loaded.drained, turn
-        if held.state is not None:
-            held.before_ms, barren = held.state.counters.elapsed_ms, held.state.counters.barren
-            if barren and not await _has_turn(parts, claimed, turn, in_vain + barren):
-                return
+        held.before_ms = 0 if held.state is None else held.state.counters.elapsed_ms
         first, follow = await _entrance(parts, feed, claimed, held, loaded)
     except SchemaTooNewError as error:
         parts.log("run.too_new", {"run": claimed.row.uuid, "version": error.version})

@@ -61,8 +61,7 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, in_vain: int) -> bool:
-        """Take the place of a run with so many segments in vain, instead of the one it has. False: no room."""
-        self.end()
+        """Take the place of a run with so many segments in vain. False: no room."""
         self._place = self._suspects.enter(in_vain)
         if self._place:
             self._timer = asyncio.get_running_loop().call_later(self._limit_s, self.end)

@@ -30,6 +30,7 @@ __all__ = [
     "give_back_run",
     "list_dead_cancelled",
     "renew_leases",
+    "spare_run",
     "take_wakeable",
 ]
 
@@ -116,7 +117,7 @@ def _claim_statement(dialect: str) -> sa.Update:
             holder=sa.bindparam("holder", type_=sa.Text),
             segment=run.c.segment + 1,
             attempts=run.c.attempts + 1,
-            tries=run.c.tries + 1,
+            in_vain=run.c.in_vain + 1,
             due_at=sa.bindparam("lease_end", type_=sa.Double),
             woken_at=None,  # when it is due again, that is news
             updated_at=sa.bindparam("now", type_=sa.Double),
@@ -142,7 +143,7 @@ def _claimed(row: RunRow, terms: ClaimTerms, now: float) -> Claimed:
         holder=terms.holder,
         segment=row.segment + 1,
         attempts=row.attempts + 1,
-        tries=row.tries + 1,
+        in_vain=row.in_vain + 1,
         due_at=now + terms.lease_s,
         updated_at=now,
     )
@@ -168,8 +169,7 @@ def _renew_statement(dialect: str) -> ReturningUpdate[int, str]:
     hold = _HOLD.source(dialect)
     return (
         sa.update(run)
-        # Whoever lives for that long did not die of reading it: it waits for something, such as a provider's slot.
-        .values(due_at=sa.bindparam("lease_end", type_=sa.Double), tries=0)
+        .values(due_at=sa.bindparam("lease_end", type_=sa.Double))
         # Whoever has a token runs, or was cancelled and still finishes what is open: nobody may close that meanwhile.
         .where(run.c.uid == hold.c.uid, run.c.token == hold.c.token)
         .returning(run.c.uid, run.c.status)
@@ -255,7 +255,7 @@ def block_run(connection: sa.Connection, run_uid: int, token: str, blocked: str)
     """
     now = lock_time(connection)
     held = sa.and_(run.c.uid == run_uid, run.c.token == token)
-    return _release(connection, held, blocked=blocked, cause=None, tries=0, due_at=run.c.expires_at, updated_at=now)
+    return _release(connection, held, blocked=blocked, cause=None, in_vain=0, due_at=run.c.expires_at, updated_at=now)
 
 
 def give_back_run(connection: sa.Connection, row: RunRow, token: str, after_s: float) -> bool:
@@ -264,9 +264,19 @@ def give_back_run(connection: sa.Connection, row: RunRow, token: str, after_s: f
     False when the claim is lost, or when something was stored of it, be it by a commit whose answer was lost.
     """
     now = lock_time(connection)
-    counts = {name: sa.case((run.c[name] > 0, run.c[name] - 1), else_=0) for name in ("attempts", "tries")}
+    counts = {name: sa.case((run.c[name] > 0, run.c[name] - 1), else_=0) for name in ("attempts", "in_vain")}
     held = sa.and_(run.c.uid == row.uid, run.c.token == token, run.c.seq == row.seq)
     return _release(connection, held, cause=row.cause, due_at=now + after_s, updated_at=now, **counts)
+
+
+def spare_run(connection: sa.Connection, run_uid: int, token: str) -> None:
+    """Take back what a claim counted as in vain. Locks the row. Index: the primary key."""
+    lock_time(connection)
+    connection.execute(
+        sa.update(run)
+        .where(run.c.uid == run_uid, run.c.token == token, run.c.in_vain > 0)
+        .values(in_vain=run.c.in_vain - 1)
+    )
 
 
 def _release(connection: sa.Connection, held: sa.ColumnElement[bool], **values: Any) -> bool:

@@ -50,6 +50,7 @@ _STEP: Final = Batch(
     output_tokens=sa.BigInteger,
     high_water=sa.Text,
     doc_version=sa.Integer,
+    in_vain=sa.Integer,
 )
 _ENTRY: Final = Batch(
     run_uid=sa.BigInteger,
@@ -137,7 +138,7 @@ def _advance_statement(dialect: str) -> ReturningUpdate[int]:
     replaced = ("cause", "question", "question_kind", "question_number", "blocked", "rounds")
     return (
         sa.update(run)
-        .values({name: b[name] for name in (*replaced, "input_tokens", "output_tokens", "head")})
+        .values({name: b[name] for name in (*replaced, "input_tokens", "output_tokens", "head", "in_vain")})
         .values(
             seq=b.last,
             status=sa.case((cancelled, run.c.status), else_=b.status),
@@ -148,7 +149,6 @@ def _advance_statement(dialect: str) -> ReturningUpdate[int]:
             high_water=sa.func.coalesce(b.high_water, run.c.high_water),
             answered_by=sa.case((same_question, run.c.answered_by), else_=sa.null()),
             attempts=sa.case((run.c.attempts < b.uncounted, 0), else_=run.c.attempts - b.uncounted),
-            tries=0,
             reason=sa.case((cancelled, run.c.reason), else_=b.reason),
             doc_version=sa.case((b.doc_version > run.c.doc_version, b.doc_version), else_=run.c.doc_version),
             updated_at=now,
@@ -203,6 +203,7 @@ def _step_values(step: Append, now: float, lease_s: float) -> tuple[Any, ...]:
         step.output_tokens,
         step.high_water,
         step.doc_version,
+        step.in_vain,
     )
 
 

@@ -92,7 +92,7 @@ def _hold_values(new: NewRun, now: float) -> dict[str, Any]:
             "holder": None,
             "segment": 0,
             "attempts": 0,
-            "tries": 0,
+            "in_vain": 0,
             "due_at": now,
         }
     return {
@@ -101,6 +101,6 @@ def _hold_values(new: NewRun, now: float) -> dict[str, Any]:
         "holder": new.claim_holder,
         "segment": 1,
         "attempts": 1,
-        "tries": 1,
+        "in_vain": 1,
         "due_at": now + new.lease_s,
     }

@@ -11,6 +11,7 @@ from worker.adapters.sql.claims import (
     claim_due,
     give_back_run,
     list_dead_cancelled,
+    spare_run,
     take_wakeable,
 )
 from worker.adapters.sql.clock import read_now
@@ -119,6 +120,10 @@ class SqlRunStore:
     async def give_back(self, row: RunRow, token: str, after_s: float = 0.0) -> bool:
         """See the port."""
         return await self._database.transact(give_back_run, row, token, after_s)
+
+    async def spare(self, run_uid: int, token: str) -> None:
+        """See the port."""
+        await self._database.transact(spare_run, run_uid, token)
 
     # --- the sweeper
 

@@ -37,7 +37,7 @@ run: Final = sa.Table(
     sa.Column("holder", sa.Text),
     sa.Column("segment", sa.Integer, nullable=False, server_default="0"),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("in_vain", sa.Integer, nullable=False, server_default="0"),
     sa.Column("due_at", sa.Double),
     sa.Column("woken_at", sa.Double),
     sa.Column("cause", sa.Text),

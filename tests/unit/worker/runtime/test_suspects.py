@@ -37,17 +37,6 @@ async def test_whoever_came_further_or_ended_makes_room() -> None:
     assert [1] == [len(turns(suspects, 3, 9))]
 
 
-async def test_a_turn_is_narrowed_by_what_is_read() -> None:
-    """The row tells of some segments in vain, the state of the others."""
-    suspects = Suspects(max_runs=8)
-    first, second = Turn(suspects, LONG_S), Turn(suspects, LONG_S)
-
-    assert first.take(0) and second.take(2)
-    assert not first.take(2)
-    second.end()
-    assert first.take(2)
-
-
 async def test_who_lived_long_enough_makes_room() -> None:
     """A suspect that waits for its model must not keep the others waiting as long."""
     suspects = Suspects(max_runs=8)

@@ -1,4 +1,4 @@
-"""How often a run was claimed since something was stored of it, and how many sends of an exposure failed.
+"""How often a run was claimed since it came further, and how many sends of an exposure failed.
 
 A pre migration: builds from 0001 on do not mind it, and count nothing.
 """
@@ -15,6 +15,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("run", sa.Column("tries", sa.Integer, nullable=False, server_default="0"))
+    op.add_column("run", sa.Column("in_vain", sa.Integer, nullable=False, server_default="0"))
     op.add_column("exposure", sa.Column("failures", sa.Integer, nullable=False, server_default="0"))
     op.execute("UPDATE exposure SET failures = sends WHERE state = 'failed'")
