@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sqlite3
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import click
 import pytest
@@ -82,6 +84,32 @@ def test_every_field_of_the_catalogue_is_documented(kind: str) -> None:
 def test_every_option_of_a_tool_is_documented(option: str) -> None:
     """In the table."""
     assert re.search(rf"^\|.*`{option}`", PAGES["tools.md"], re.MULTILINE)
+
+
+LOGGING: Final = frozenset({"log", "_log", "_write", "warning", "info"})
+EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+")
+
+
+def logged() -> set[str]:
+    """Give the names of all events that are logged anywhere in the product."""
+    found: set[str] = set()
+    for path in (ROOT / "worker").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and _called(node) in LOGGING:
+                words = (part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant))
+                found |= {word for word in words if isinstance(word, str) and EVENT.fullmatch(word)}
+    return found
+
+
+def _called(node: ast.Call) -> str:
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
+def test_every_event_of_the_log_is_documented() -> None:
+    page = (ROOT / "docs" / "log.md").read_text()
+    documented = set(re.findall(r"^\| `([a-z_.]+)`", page, re.MULTILINE))
+    assert len(documented) > 30
+    assert logged() == documented
 
 
 def test_links_lead_somewhere() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sqlite3
@@ -224,6 +225,15 @@ def test_the_doctor_names_what_waits_without_an_end(regate: Regate) -> None:
     assert "waiting for approval" not in found
     assert queued in found["due"]
     assert "1 h" in found["due"]
+
+
+def test_a_running_run_tells_who_has_it(regate: Regate) -> None:
+    """By the name with which that worker begins its log."""
+    uuid = regate.json("enqueue", "-c", "support", "please")["uuid"]
+    assert "held by" not in regate("show", uuid).out
+    with sqlite3.connect(regate.folder / ".regate" / "regate.db") as database:
+        database.execute("UPDATE run SET status = 'running', token = 't', holder = 'worker:there:7:abc'")
+    assert re.search(r"held by +worker:there:7:abc", regate("show", uuid).out)
 
 
 def test_the_doctor_names_suspects(regate: Regate) -> None:

@@ -164,20 +164,15 @@ class WakeConsumer(Consumer):
     def _note_lost(self, error: Exception) -> None:
         if self._up is not False:
             self._up = False
-            # The class only: a text may repeat an address with its password.
-            _log.warning("broker.lost", error=type(error).__name__)
-            self._intake.hooks.connected(False)
+            self._intake.hooks.lost(type(error).__name__)  # the class only: a text may repeat an address and password
         pause = min(_LAST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 10))
         self._failures += 1
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads a fleet, guards nothing
 
     def _note_up(self) -> None:
-        if self._up is True:
-            return
         if self._up is False:
-            _log.info("broker.regained", failures=self._failures)
+            self._intake.hooks.regained()
         self._up, self._failures = True, 0
-        self._intake.hooks.connected(True)
 
     def ack(self, message: MessageProxy) -> None:
         """Make room for another; in Redis the message is gone since it was fetched."""

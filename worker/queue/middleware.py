@@ -28,14 +28,16 @@ class WorkerHooks:
 
     Shape: `booted` once the worker's threads run; `draining` once intake has ended, before the threads are
     stopped; `stopped` when all of them are gone; `counted(reason, n)` for every message that did not become a
-    hand-off (reasons: see `Tally`); `connected(up)` when the broker is lost or is back, once for each change.
+    hand-off (reasons: see `Tally`); `lost(error)` when the broker is away, with the class of what failed, and
+    `regained` when it is back, once for each change.
     """
 
     booted: Callable[[], None] = _nothing
     draining: Callable[[], None] = _nothing
     stopped: Callable[[], None] = _nothing
     counted: Callable[[str, int], None] = _no_count
-    connected: Callable[[bool], None] = lambda up: None
+    lost: Callable[[str], None] = lambda error: None
+    regained: Callable[[], None] = _nothing
 
 
 class Tally:

@@ -42,7 +42,9 @@ async def _serve_worker(settings: Settings, kind: str, log: Log, ready: Callable
 
         url = await opened.signals.url()
         await warn_of_eviction(opened.signals, log)
-        hooks = WorkerHooks(connected=lambda up: log("broker.regained" if up else "broker.lost", {}))
+        hooks = WorkerHooks(
+            lost=lambda error: log("broker.lost", {"error": error}), regained=lambda: log("broker.regained", {})
+        )
         broker = make_broker(url, hand_off, hooks=hooks)
         running = await asyncio.to_thread(run_worker, broker)
         try:

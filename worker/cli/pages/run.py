@@ -49,6 +49,7 @@ def _head(shown: Shown, row: RunRow, sources: Sequence[SourceRow], why: str | No
             ("configuration", shown.configuration),
             ("started", f"{moment(row.created_at)} by {shown.started_by}, {shown.origin.value}"),
             ("ended", moment(row.finished_at) if row.finished_at is not None else None),
+            ("held by", row.holder if row.token is not None else None),
             ("work", f"{rounds}, {tokens}" if tokens else rounds),
             ("carries", "\n".join(_carried(source) for source in sources) or None),
             ("left out", ", ".join(f"{d.kind.value} uid {d.uid} ({d.reason.value})" for d in shown.dropped) or None),
