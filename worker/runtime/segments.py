@@ -85,9 +85,9 @@ async def _has_turn(parts: Parts, claimed: Claimed, turn: Turn, in_vain: int) ->
     One that was cancelled or lost meanwhile cannot be given back: its segment goes on, finds that out, and closes it.
     """
     row = claimed.row
-    if in_vain >= SUSPECT:
-        parts.log("run.suspected", {"run": row.uuid, "in_vain": in_vain})
     if turn.take(in_vain):
+        if in_vain >= SUSPECT:  # told of those that are driven only: among them is whoever the process may die of
+            parts.log("run.suspected", {"run": row.uuid, "in_vain": in_vain})
         return True
     return not await parts.store.give_back(row, claimed.token, PARKED_S)
 
