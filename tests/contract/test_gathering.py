@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codec.vocabulary import RunStatus
 from tests.support.stores import (
@@ -24,6 +26,8 @@ from tests.support.stores import (
     opened,
     suspended,
 )
+from worker.adapters.sql.create import create_run
+from worker.adapters.sql.postgres import PostgresBackend
 from worker.adapters.sql.store import SqlRunStore
 from worker.adapters.sql.writes import insert_audit
 from worker.ports.records import Document, Due, Stored, StoredAnswer
@@ -216,6 +220,49 @@ async def test_a_denial_replaces_the_unspent_answer_of_a_blocked_run_and_nothing
 
     assert ("answered", "answered", None) == (refused.problem, approved.problem, denied.problem)
     assert inbox_row(decided_by="grace", payload=b"a denial") == await store.inbox(row.uid, "q1")
+
+
+@pytest.mark.postgres
+async def test_a_key_that_somebody_keeps_is_waited_for_by_its_own_start_only(tmp_path: Path) -> None:
+    """A caller's transaction may stay open for minutes; others start and answer meanwhile."""
+    async with opened("postgresql", tmp_path) as both, opened_again(both) as caller:
+        await caller.run_sync(create_run, new_run(idempotency="k", body="b"))
+
+        said = await asyncio.gather(
+            both.store.create(new_run(idempotency="k", body="b")),
+            *(both.store.create(new_run()) for _ in range(3)),
+            return_exceptions=True,
+        )
+
+        assert isinstance(said[0], StoreError) and "busy" == said[0].problem
+        assert [True] * 3 == [not isinstance(one, BaseException) and one[1] for one in said[1:]]
+        await caller.rollback()
+        assert (await both.store.create(new_run(idempotency="k", body="b")))[1]
+
+
+@asynccontextmanager
+async def opened_again(both: OpenedStore) -> AsyncIterator[AsyncConnection]:
+    """Give a connection of somebody else's to the same PostgreSQL database, in a transaction."""
+    backend = both.database._backend
+    assert isinstance(backend, PostgresBackend)
+    async with backend._engine.connect() as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("which", ["writes", "steps"])
+async def test_whoever_stops_waiting_for_a_close_leaves_the_others_theirs(both: OpenedStore, which: str) -> None:
+    await created(both.store)
+    [held] = await claim(both.store)
+    work = both.store.create(new_run()) if which == "writes" else both.store.commit(append(held, 1))
+    asked = asyncio.create_task(work)
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(both.store.stop())
+    await asyncio.sleep(0)
+
+    closing.cancel()
+
+    await asyncio.wait([asked, closing], timeout=20)
+    assert asked.done() and asked.exception() is None
 
 
 async def test_units_that_share_a_transaction_are_done_singly_when_one_of_them_ends_it(tmp_path: Path) -> None:

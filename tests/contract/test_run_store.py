@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from codec.vocabulary import ExposureState, Origin, QuestionKind, RunStatus, TerminationReason
 from tests.support.stores import (
@@ -28,6 +30,7 @@ from tests.support.stores import (
     suspended,
 )
 from worker.adapters.sql.catalogue_tables import catalogue_version
+from worker.adapters.sql.commit import commit_steps
 from worker.adapters.sql.store import SqlRunStore
 from worker.adapters.sql.tables import exposure as exposure_table
 from worker.ports.records import Append, CommitStatus, Document, Due, RunFilter, RunRow, SourceRow, StoredAnswer
@@ -571,6 +574,22 @@ async def test_an_interrupted_commit_is_acknowledged_though_the_policy_moved(kin
         done = await waiter
         assert COMMITTED == done.status
         assert began <= done.at <= broken
+
+
+async def test_another_ones_entry_is_not_taken_for_a_step_that_was_tried(both: OpenedStore) -> None:
+    """Whoever closes a cancelled run writes at the next sequence, under the token of its dead segment."""
+    store = both.store
+    row = await created(store)
+    [held] = await claim(store)
+    await store.cancel_running(await read(store, row), audit_row(run=row.uuid))
+    both.database.shift_clock(LEASE_S + 1)
+    [dead] = await store.close_dead_cancelled(5)
+    closing = replace(entry(1), kind="cancel_requested", payload=b"")
+    assert await store.close(dead, closing, b"head", None)
+
+    [found] = await both.database.transact(partial(commit_steps, tried_at=0.0), [append(held, 1)], LEASE_S)
+
+    assert CommitStatus.LOST is found.status
 
 
 async def test_a_commit_tells_when_it_knew_the_policy(store: SqlRunStore) -> None:

@@ -23,6 +23,7 @@ from worker.adapters.sql.store import SqlRunStore
 from worker.cli.pages.run import question_page
 from worker.ports.records import Append, AuditRow, Claimed, Commit, EntryRow, Renewal, RunFilter
 from worker.ports.runs import StoreError
+from worker.ports.toolbox import ToolCallInfo
 from worker.runtime.errors import (
     ConflictError,
     InvalidError,
@@ -379,6 +380,51 @@ async def test_a_run_started_while_its_process_drains_is_left_to_others(tmp_path
 
     async with open_world(tmp_path, create=False) as second:
         assert "done" == (await recovered(second, shown.uuid)).answer
+
+
+class CancelledJustBefore(SqlRunStore):
+    """Somebody else cancels the run just before a step is committed."""
+
+    armed: ClassVar[bool]
+
+    async def commit(self, step: Append) -> Commit:
+        """See the port."""
+        if self.armed:
+            type(self).armed = False
+            found = await self.runs(RunFilter())
+            assert await self.cancel_running(found[0], AuditRow(decision="run_cancelled", actor="ada", via="test"))
+        return await super().commit(step)
+
+
+async def test_a_late_result_that_meets_a_cancel_leaves_the_run_to_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the token from the cancelled run and close nothing, and nobody would ever close it."""
+    CancelledJustBefore.armed = False
+    async with open_world(tmp_path, store=CancelledJustBefore) as world:
+        gates = {"c1": asyncio.Event(), "c2": asyncio.Event()}
+        asked: list[str] = []
+
+        async def preview(_name: str, _arguments: str, info: ToolCallInfo) -> tuple[tuple[str, ...], bool]:
+            asked.append(info.call_id)
+            await gates[info.call_id].wait()
+            return ("would",), False
+
+        monkeypatch.setattr(world.parts.toolbox, "preview", preview)
+        calls = [call("refund_order", name, order=7) for name in gates]
+        world.script(reply("", *calls), reply("done", delay_ms=60_000))
+        uuid = (await world.runtime.enqueue(world.ask())).uuid
+        await eventually(lambda: 2 == len(asked), "both are previewed")
+        await world.apply(CATALOGUE | {"tool": [{"name": "refund_order", "enabled": False}]})
+        gates["c1"].set()
+        await eventually(lambda: 2 == len(world.sent()), "the run goes on without them")
+
+        CancelledJustBefore.armed = True
+        gates["c2"].set()
+
+        await eventually(lambda: _let_go(world, uuid), "the segment closes the run")
+        assert RunStatus.CANCELLED is (await world.show(uuid)).status
+        assert "cancel_requested" in await world.kinds(uuid)
 
 
 # --- damage

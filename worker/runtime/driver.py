@@ -150,8 +150,9 @@ class Segment:
         if any(isinstance(s.event, ModelReplied | ModelFailed | ToolReturned | ToolFailed) for s in steps):
             hold.yielding = True
             return None
-        if hold.row.in_vain > 1 and hold.seq == hold.row.seq:
+        if hold.row.in_vain > 1 and hold.seq == hold.row.seq and not hold.spared:
             # Whoever waits to be let act has not died of the run, however often its process ends meanwhile.
+            hold.spared = True
             await self._parts.store.spare(hold.row.uid, hold.token)
         taking = asyncio.ensure_future(self._slots.acquire(target))
         try:

@@ -39,6 +39,7 @@ class Hold:
     draining: bool = False
     drained: bool = False
     yielding: bool = False
+    spared: bool = False
     turn: Turn | None = None
 
     @property

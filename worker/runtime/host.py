@@ -17,6 +17,7 @@ from codec.vocabulary import RunStatus
 from worker.ports.records import Claimed, RunRow
 from worker.ports.runs import StoreError
 from worker.ports.sealing import SealingError
+from worker.runtime.errors import UnavailableError
 from worker.runtime.feed import PolicyFeed
 from worker.runtime.hold import Hold
 from worker.runtime.parts import Parts
@@ -172,17 +173,20 @@ class Host:
                 )
         except StoreError as error:
             self._parts.log("run.left", {"run": claimed.row.uuid, "problem": error.problem})
-            await self._put_off(claimed)
+            await self._put_off(claimed, self._parts.figures.lease_s)
+        except UnavailableError as error:
+            self._parts.log("run.left", {"run": claimed.row.uuid, "problem": error.code})
+            await self._put_off(claimed, self._parts.figures.lease_s)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the run is left to its lease and recovered
             self._parts.log("run.crashed", {"run": claimed.row.uuid, "error": type(error).__name__})
 
-    async def _put_off(self, claimed: Claimed) -> None:
-        """Give back, for as long as its lease, a run of which nothing was stored: that was no try of the run's.
+    async def _put_off(self, claimed: Claimed, after_s: float) -> None:
+        """Give back, for a while, a run of which nothing was stored: that was no try of the run's.
 
         One of which something was stored is left to its lease, as all are when the database refuses this too.
         """
         with suppress(StoreError):
-            await self._parts.store.give_back(claimed.row, claimed.token, self._parts.figures.lease_s)
+            await self._parts.store.give_back(claimed.row, claimed.token, after_s)
 
     def _let_go(self, run_uid: int, task: asyncio.Task[None]) -> None:
         held = self._held.get(run_uid)
@@ -219,7 +223,7 @@ class Host:
     async def _take_all(self, found: Iterable[Claimed]) -> None:
         for claimed in found:
             if self._draining:
-                await self._parts.store.give_back(claimed.row, claimed.token)
+                await self._put_off(claimed, 0.0)
             else:
                 self.take(claimed)
 

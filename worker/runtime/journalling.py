@@ -139,7 +139,8 @@ def _new_sources(steps: Sequence[Stepped]) -> tuple[SourceRow, ...]:
 
 def _closes(steps: Sequence[Stepped]) -> bool:
     """Whether these steps may land on a cancelled run: its closing entry, and late results after it."""
-    return all(s.result.stale or isinstance(s.event, CancelRequested) or _came_after_end(s) for s in steps)
+    ended = steps[-1].result.state.phase is Phase.DONE  # what is stale in a run that goes on closes nothing
+    return ended and all(s.result.stale or isinstance(s.event, CancelRequested) or _came_after_end(s) for s in steps)
 
 
 def _came_after_end(stepped: Stepped) -> bool:

@@ -65,7 +65,7 @@ _ENTRY: Final = Batch(
     payload=sa.LargeBinary,
 )
 """In the order of `entry_values`."""
-_PLACE: Final = Batch(uid=sa.BigInteger, last=sa.BigInteger, token=sa.Text)
+_PLACE: Final = Batch(uid=sa.BigInteger, last=sa.BigInteger, token=sa.Text, payload=sa.LargeBinary)
 
 
 def commit_steps(
@@ -294,12 +294,20 @@ def _landed_statement(dialect: str) -> sa.Select[int]:
     place = _PLACE.source(dialect)
     return sa.select(journal.c.run_uid).join(
         place,
-        sa.and_(journal.c.run_uid == place.c.uid, journal.c.seq == place.c.last, journal.c.token == place.c.token),
+        sa.and_(
+            journal.c.run_uid == place.c.uid,
+            journal.c.seq == place.c.last,
+            journal.c.token == place.c.token,
+            journal.c.payload == place.c.payload,
+        ),
     )
 
 
 def _landed(connection: sa.Connection, steps: Sequence[Append]) -> frozenset[int]:
-    """Find the runs whose journal holds the step's last entry under its token. Index: the primary key."""
+    """Find the runs whose journal holds the step's last entry. Index: the primary key.
+
+    The very same one: whoever closes a cancelled run writes his entry under the token of its dead segment.
+    """
     dialect = connection.dialect.name
-    places = [(step.run_uid, step.first - 1 + len(step.entries), step.token) for step in steps]
+    places = [(step.run_uid, step.entries[-1].seq, step.token, step.entries[-1].payload) for step in steps]
     return frozenset(connection.execute(_landed_statement(dialect), _PLACE.parameters(dialect, places)).scalars())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningInsert
@@ -16,12 +16,26 @@ from worker.adapters.sql.tables import doc, run, run_source
 from worker.adapters.sql.writes import insert_audit, insert_into
 from worker.ports.records import NewRun, RunRow
 
-__all__ = ["create_run", "create_runs"]
+__all__ = ["create_run", "create_runs", "create_runs_of_ours"]
+
+_KEY_WAIT: Final = "2s"
+"""How long a start of ours waits for another transaction that uses its idempotency key. Ours take milliseconds; one
+that takes longer is a caller's, and stays open for as long as he likes."""
 
 
 def create_run(connection: sa.Connection, new: NewRun) -> tuple[RunRow, bool]:
     """Write one run, as `create_runs` does."""
     return create_runs(connection, [new])[0]
+
+
+def create_runs_of_ours(connection: sa.Connection, new: Sequence[NewRun]) -> list[tuple[RunRow, bool]]:
+    """Write runs as `create_runs` does, in a transaction of ours, which others' work shares.
+
+    Errors: `StoreError` (`busy`) when a key is in use for longer than somebody else's work may wait for it.
+    """
+    if connection.dialect.name == "postgresql" and any(one.idempotency is not None for one in new):
+        connection.execute(sa.select(sa.func.set_config("lock_timeout", _KEY_WAIT, True)))
+    return create_runs(connection, new)
 
 
 def create_runs(connection: sa.Connection, new: Sequence[NewRun]) -> list[tuple[RunRow, bool]]:

@@ -20,6 +20,9 @@ DATABASE_ERRORS = (sa.exc.SQLAlchemyError, OSError, OverflowError, UnicodeError)
 _ENDED = frozenset({"08003", "08006", "25P03", "57P01", "57P02"})
 """States of a connection that was there and is gone: lost, idle in a transaction for too long, ended by the server."""
 
+_FOR_NOW = frozenset({"25006", "57014"})
+"""States of a moment: read-only, as a server that hands over or has a full disk; cancelled from outside."""
+
 _CLOSED = ("28", "3D", "53", "55000")
 """States of a server that lets nobody in, or has no room: credentials, database, resources, connections not allowed."""
 
@@ -64,7 +67,7 @@ def _from_driver(error: sa.exc.DBAPIError) -> StoreError:
         return RepeatableError("disconnected")
     if state in ("40001", "40P01"):
         return RepeatableError("conflict")
-    if state.startswith(_CLOSED):
+    if state.startswith(_CLOSED) or state in _FOR_NOW:
         return StoreError("unavailable")
     if isinstance(error, sa.exc.IntegrityError) or state.startswith("23"):
         return RefusedError("integrity")

@@ -70,7 +70,7 @@ class Gathering:
     async def close(self) -> None:
         """Serve what waits, then return."""
         while self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])  # whoever is cancelled while waiting takes nothing from those who asked
 
     async def _serve(self) -> None:
         try:
@@ -97,8 +97,12 @@ class Gathering:
                         request.answer.set_result(result)
 
     async def _failed(self, batch: Sequence[_Request], error: Exception) -> None:
-        """Find the request that failed by serving each alone; when the database failed, all did."""
-        if isinstance(error, StoreError) and not isinstance(error, RefusedError):
+        """Find the request that failed by serving each alone; when the database failed, all did.
+
+        What one of them waited for in vain (`busy`) is nothing to the others.
+        """
+        of_all = isinstance(error, StoreError) and not isinstance(error, RefusedError) and error.problem != "busy"
+        if isinstance(error, StoreError) and (of_all or len(batch) == 1):
             for request in batch:
                 if not request.answer.done():
                     request.answer.set_exception(StoreError(error.problem))

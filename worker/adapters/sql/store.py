@@ -15,7 +15,7 @@ from worker.adapters.sql.claims import (
     take_wakeable,
 )
 from worker.adapters.sql.clock import read_now
-from worker.adapters.sql.create import create_runs
+from worker.adapters.sql.create import create_runs_of_ours
 from worker.adapters.sql.engine import Database
 from worker.adapters.sql.gathering import Gathering
 from worker.adapters.sql.inbox import Given, store_answers
@@ -72,7 +72,7 @@ class SqlRunStore:
 
     async def create(self, run: NewRun) -> tuple[RunRow, bool]:
         """See the port."""
-        return await self._writes.one_of(create_runs, run)
+        return await self._writes.one_of(create_runs_of_ours, run)
 
     async def create_in(self, connection: object, run: NewRun) -> tuple[RunRow, bool]:
         """See the port."""

@@ -86,7 +86,7 @@ class GroupCommitWriter:
     async def close(self) -> None:
         """Commit everything that was submitted, then return."""
         while self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])  # whoever is cancelled while waiting takes no step along
 
     def _start(self) -> None:
         if self._task is None:
@@ -162,8 +162,8 @@ class GroupCommitWriter:
 
 
 def _passes(failure: StoreError) -> bool:
-    """Tell whether a failure lies outside of the batch: a server that restarts, a network that is away, a deadlock."""
-    return isinstance(failure, RepeatableError) or failure.problem == "unavailable"
+    """Tell whether a failure lies outside of the batch: a server that restarts, a network that is away, a lock."""
+    return isinstance(failure, RepeatableError) or failure.problem in ("unavailable", "busy")
 
 
 @dataclass(frozen=True, slots=True)
