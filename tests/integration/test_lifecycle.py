@@ -745,11 +745,12 @@ class FailingCommits(SqlRunStore):
     """Takes claims and stores no step, for a while."""
 
     broken: ClassVar[bool]
+    problem: ClassVar[str] = "unavailable"
 
     async def commit(self, step: Append) -> Commit:
         """See the port."""
-        if self.broken:
-            raise StoreError("unavailable")
+        if self.broken and step.entries[0].kind != "state_corrupted":
+            raise StoreError(self.problem)
         return await super().commit(step)
 
 
@@ -772,6 +773,23 @@ async def test_a_database_that_stores_nothing_gives_no_run_up(tmp_path: Path) ->
         assert before == {uuid: (await world.row(uuid)).attempts for uuid in (answered, new)}
         for uuid in (answered, new):
             assert "done" == (await world.rest(uuid, drive=True)).answer
+
+
+async def test_a_run_whose_step_is_refused_every_time_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be stored of it never can be; that is no fault of the database's."""
+    FailingCommits.broken = True
+    monkeypatch.setattr(FailingCommits, "problem", "data")
+    async with open_world(tmp_path, store=FailingCommits, claims=False) as world:
+        uuid = await begun(world)
+        for crash in range(1, 9):
+            for claimed in await world.host.claim(9):
+                await world.host.take(claimed)
+            world.database.shift_clock(31.0 * crash)
+
+        assert TerminationReason.CORRUPT is (await world.show(uuid)).termination_reason
+        assert 6 == sum(event == "run.left" for event, _ in world.logs)
 
 
 async def test_a_suspect_that_was_cancelled_while_it_had_no_turn_is_closed_at_once(tmp_path: Path) -> None:

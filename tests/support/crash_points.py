@@ -166,7 +166,7 @@ def _if(condition: object, name: str) -> Iterator[str]:
 
 
 _UNITS: Final[dict[str, _Named]] = {
-    "create_runs": lambda _, found: _if(any(new for _, new in found), "enqueue"),
+    "create_runs_of_ours": lambda _, found: _if(any(new for _, new in found), "enqueue"),
     "claim_due": lambda _, found: _if(found, "claim"),
     "store_answers": lambda _, found: _if(any(one.problem is None for one in found), "answer"),
     "retry_blocked_run": lambda _, found: _if(found, "resume"),
