@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.plan import make_plan
 from tests.simulation.schedule import run_schedule
 
-DEFAULT: Final = 300
+DEFAULT: Final = 250
 """Schedules of a plain test run: about a fifth of a second each, on one core."""
 BATCHES: Final = 12
 """Test items, so that several cores share them."""
