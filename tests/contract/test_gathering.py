@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,7 +28,9 @@ from tests.support.stores import (
     opened,
     suspended,
 )
-from worker.adapters.sql.create import create_run
+from worker.adapters.sql.create import create_run, create_runs
+from worker.adapters.sql.engine import Database
+from worker.adapters.sql.gathering import Gathering
 from worker.adapters.sql.postgres import PostgresBackend
 from worker.adapters.sql.store import SqlRunStore
 from worker.adapters.sql.writes import insert_audit
@@ -247,6 +251,37 @@ async def opened_again(both: OpenedStore) -> AsyncIterator[AsyncConnection]:
     assert isinstance(backend, PostgresBackend)
     async with backend._engine.connect() as connection:
         yield connection
+
+
+async def test_a_database_that_is_busy_is_waited_for_once(tmp_path: Path) -> None:
+    """Not once for each of those who wait together: a hundred would wait for a hundred times as long."""
+    async with opened("sqlite", tmp_path) as other:
+        hasty = Database.open(f"sqlite:///{tmp_path / 'runs.db'}", wait_s=0.2)
+        asked = 0
+
+        async def counted(work: Callable[[sa.Connection], Any]) -> Any:
+            nonlocal asked
+            asked += 1
+            return await hasty.transact(work)
+
+        gathering, held, let = Gathering(counted), threading.Event(), threading.Event()
+
+        def hold(_: sa.Connection) -> None:
+            held.set()
+            let.wait(20)
+
+        holding = asyncio.create_task(other.database.transact(hold))
+        await asyncio.to_thread(held.wait, 20)
+
+        said = await asyncio.gather(
+            *(gathering.one_of(create_runs, new_run()) for _ in range(5)), return_exceptions=True
+        )
+        let.set()
+        await holding
+        await hasty.close()
+
+        assert ["busy"] * 5 == [one.problem for one in said if isinstance(one, StoreError)]
+        assert 1 == asked
 
 
 @pytest.mark.parametrize("which", ["writes", "steps"])

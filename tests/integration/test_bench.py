@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from bench.page import page
 from tests.support.command import ROOT
 
@@ -45,7 +43,6 @@ def test_what_cannot_run_says_why() -> None:
     assert "ModuleNotFoundError" in json.loads(done.stdout)["error"]
 
 
-@pytest.mark.skipif(not _PAGE.exists(), reason="nothing was measured yet")
 def test_the_page_is_what_its_results_render_to() -> None:
     """Run `python -m bench --render` after a change of the page's texts or of bench/notes.md."""
     assert page(json.loads(_PAGE.with_suffix(".json").read_text())) == _PAGE.read_text(encoding="utf-8")

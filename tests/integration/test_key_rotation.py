@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from codec.vocabulary import RunStatus
 from tests.support.hosts import Host, nothing, start_host
 from tests.support.stores import FILES, audit_row, database_url, open_database
-from tests.support.world import eventually, open_world, reply
+from tests.support.world import World, eventually, open_world
 from worker.adapters.sealing import KeyRing, KeyRingError
 from worker.adapters.sql.catalogue_read import read_version
 from worker.adapters.sql.engine import Database
@@ -326,13 +326,18 @@ async def test_a_host_without_the_new_key_goes_on_with_what_it_can_open(host: Ho
     assert host.made == await other.opened()  # the running one has noticed
 
 
+async def rotated_elsewhere(world: World, folder: Path) -> Path:
+    """Rotate on another host, whose file the world's own host does not have yet; gives that file."""
+    newer = folder / "newer.json"
+    shutil.copy(world.folder / "keys.json", newer)
+    await SqlKeys(world.database, newer, grace_s=0).rotate(add=True, actor="ada", via="test", progress=nothing)
+    return newer
+
+
 async def test_a_host_without_the_active_key_drives_nothing_and_says_so(tmp_path: Path) -> None:
     """It could open its older runs, and not the texts that they are judged by: it would spoil them."""
     async with open_world(tmp_path) as world:
-        newer = tmp_path / "newer.json"
-        shutil.copy(world.folder / "keys.json", newer)
-        await SqlKeys(world.database, newer, grace_s=0).rotate(add=True, actor="ada", via="test", progress=nothing)
-        world.script(reply("done"))
+        newer = await rotated_elsewhere(world, tmp_path)
 
         uuid = (await world.runtime.enqueue(world.ask())).uuid
         await eventually(lambda: ("claim.failed", {"problem": "key_behind"}) in world.logs, "it says so")
@@ -347,10 +352,7 @@ async def test_a_host_without_the_active_key_drives_nothing_and_says_so(tmp_path
 
 async def test_a_run_that_is_started_where_the_active_key_is_missing_is_left_to_others(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
-        newer = tmp_path / "newer.json"
-        shutil.copy(world.folder / "keys.json", newer)
-        await SqlKeys(world.database, newer, grace_s=0).rotate(add=True, actor="ada", via="test", progress=nothing)
-        world.script(reply("done"))
+        newer = await rotated_elsewhere(world, tmp_path)
 
         with pytest.raises(StoreError, match="key_behind"):
             await world.run()

@@ -49,11 +49,6 @@ class BrokerHealth:
     waiting: int | None = None
 
     @property
-    def ok(self) -> bool:
-        """True when Redis takes wake-ups and never drops them."""
-        return self.reachable and self.refusal is None and not self.evicts
-
-    @property
     def evicts(self) -> bool:
         """True when it answers and may drop the queue when memory is short, as by any other policy."""
         return self.reachable and self.policy != "noeviction"

@@ -52,7 +52,7 @@ _REMEDY: Final = {
     BlockedReason.OWNER: "add the actor again (regate actor add), then: regate resume {uuid}",
     BlockedReason.KEY: "restore the newer keys.json (see REGATE_KEYS_FILE); a process that holds the key goes on",
     BlockedReason.VERSION: "start a worker of that build; it goes on by itself",
-    BlockedReason.CORRUPT: "regate replay {uuid} names the place of a damage; else: regate resume {uuid}",
+    BlockedReason.CORRUPT: "if regate replay {uuid} names a damage: regate cancel {uuid}; else: regate resume {uuid}",
     BlockedReason.CATALOGUE: "see regate doctor; when it is mended: regate resume {uuid}",
 }
 

@@ -12,7 +12,15 @@ import sqlalchemy as sa
 
 from worker.ports.runs import StoreError
 
-__all__ = ["DATABASE_ERRORS", "CommitUnknownError", "RefusedError", "RepeatableError", "as_store_error", "state_of"]
+__all__ = [
+    "DATABASE_ERRORS",
+    "CommitUnknownError",
+    "LockedError",
+    "RefusedError",
+    "RepeatableError",
+    "as_store_error",
+    "state_of",
+]
 
 DATABASE_ERRORS = (sa.exc.SQLAlchemyError, OSError, OverflowError, UnicodeError)
 """What a statement can raise. Integers and texts that a driver cannot encode arrive unwrapped by SQLAlchemy."""
@@ -32,6 +40,13 @@ _FULL = ("SQLITE_FULL", "SQLITE_IOERR")
 
 class RefusedError(StoreError):
     """The data broke a constraint or cannot be represented. Nothing was written."""
+
+
+class LockedError(StoreError):
+    """Somebody kept a lock for longer than this work waits for one. Nothing was written; other work may go on."""
+
+    def __init__(self) -> None:
+        super().__init__("busy")
 
 
 class RepeatableError(StoreError):
@@ -76,7 +91,9 @@ def _from_driver(error: sa.exc.DBAPIError) -> StoreError:
     if client_side or isinstance(error, sa.exc.DataError) or state.startswith("22"):
         return RefusedError("data")
     name = getattr(error.orig, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) or state == "55P03":
+    if state == "55P03":
+        return LockedError()
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreError("busy")
     if name in ("SQLITE_TOOBIG", "SQLITE_MISMATCH"):
         return RefusedError("data")

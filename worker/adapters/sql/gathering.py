@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from worker.adapters.sql.errors import RefusedError
+from worker.adapters.sql.errors import LockedError, RefusedError
 from worker.ports.runs import StoreError
 
 __all__ = ["Gathering"]
@@ -99,10 +99,9 @@ class Gathering:
     async def _failed(self, batch: Sequence[_Request], error: Exception) -> None:
         """Find the request that failed by serving each alone; when the database failed, all did.
 
-        What one of them waited for in vain (`busy`) is nothing to the others.
+        A lock that one of them waited for in vain is nothing to the others.
         """
-        of_all = isinstance(error, StoreError) and not isinstance(error, RefusedError) and error.problem != "busy"
-        if isinstance(error, StoreError) and (of_all or len(batch) == 1):
+        if isinstance(error, StoreError) and not isinstance(error, RefusedError | LockedError):
             for request in batch:
                 if not request.answer.done():
                     request.answer.set_exception(StoreError(error.problem))
